@@ -1,0 +1,56 @@
+"""Everything that sparsyedge raises on purpose.
+
+    SparsyedgeError            a fault we can name; the command line prints its sentence and exits with 2
+    ├── ConfigError            a config file or flag: unknown key, value out of bounds, missing file
+    ├── DataError              a data set: missing, wrong shape, NaN, label out of range
+    ├── ArtifactError          exported graphs: missing file, wrong hash, other version
+    ├── FrameError             a model or update that came over the wire and cannot be trusted
+    ├── LinkError              the broker: unreachable, refused, silent for too long
+    ├── TrainingError          a local job that went wrong: non-finite loss, empty data
+    └── RunError               a federated run that cannot go on: too few devices, another coordinator at work
+
+A message says what, where, the value, what is allowed and the next move.
+"""
+
+__all__ = [
+    "ArtifactError",
+    "ConfigError",
+    "DataError",
+    "FrameError",
+    "LinkError",
+    "RunError",
+    "SparsyedgeError",
+    "TrainingError",
+]
+
+
+class SparsyedgeError(Exception):
+    """A fault we can name; its text is a sentence for the person at the terminal."""
+
+
+class ConfigError(SparsyedgeError):
+    """A config file or a flag asks for something that does not exist or is not allowed."""
+
+
+class DataError(SparsyedgeError):
+    """A data set cannot be used as it is."""
+
+
+class ArtifactError(SparsyedgeError):
+    """Exported artifacts are missing, altered, or made for another version."""
+
+
+class FrameError(SparsyedgeError):
+    """Bytes from the wire are not a frame that we can decode and trust."""
+
+
+class LinkError(SparsyedgeError):
+    """The broker cannot be reached or does not do what the protocol needs."""
+
+
+class TrainingError(SparsyedgeError):
+    """A local training job cannot produce an update."""
+
+
+class RunError(SparsyedgeError):
+    """A federated run cannot start or go on."""

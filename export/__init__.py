@@ -1,0 +1,1 @@
+"""From a torch model to ONNX training artifacts with a manifest, checked against torch."""
