@@ -1,0 +1,67 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The newest stock onnxruntime lives apart: it shares its import name with onnxruntime-training.
+STOCK  := .venv-stock
+NATIVE := CMakeLists.txt $(shell find edge/native -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.ver')
+FOLDERS := edge coordinator export benchmarks hardware
+TESTS  ?= tests
+# Seconds that a whole suite may take; a single test has its own limit in pyproject.toml.
+TEST_LIMIT_S  ?= 1200
+CHECK_LIMIT_S ?= 300
+DEMO ?=
+
+.PHONY: help setup demo check test clean
+
+help:  ## show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+demo: setup  ## a whole federated run on this machine (options: make demo DEMO="--rounds 3")
+	$(BIN)/sparsyedge demo $(DEMO)
+
+check: setup  ## linter, formatter, types, layering
+	timeout $(CHECK_LIMIT_S) $(BIN)/ruff check .
+	timeout $(CHECK_LIMIT_S) $(BIN)/ruff format --check .
+	timeout $(CHECK_LIMIT_S) $(BIN)/mypy
+	timeout $(CHECK_LIMIT_S) $(BIN)/lint-imports --no-cache
+
+test: setup  ## all tests (a part of them: make test TESTS=tests/edge)
+	timeout $(TEST_LIMIT_S) $(BIN)/python -m pytest -n 2 $(TESTS)
+
+setup: $(VENV)/.installed $(STOCK)/.installed .typing/.linked mosquitto  ## everything the other targets need
+
+$(VENV)/.installed: pyproject.toml $(NATIVE)
+	@command -v $(PYTHON) > /dev/null || { echo "sparsyedge needs Python 3.11 as '$(PYTHON)': on Debian, apt-get install python3.11 python3.11-venv; elsewhere, make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "sparsyedge trains with onnxruntime-training, whose last Python is 3.11; '$(PYTHON)' is $$($(PYTHON) --version)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2> /dev/null || { echo "Python's venv module is missing: on Debian, apt-get install python3.11-venv" >&2; exit 1; }
+	@command -v g++ > /dev/null || { echo "g++ is missing: on Debian, apt-get install g++" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(STOCK)/.installed: | $(VENV)/.installed
+	@[ -x $(STOCK)/bin/python ] || $(PYTHON) -m venv $(STOCK)
+	$(STOCK)/bin/pip install --quiet --upgrade onnxruntime numpy
+	@touch $@
+
+# mypy cannot see through the editable install's import hook; it can see links.
+.typing/.linked:
+	@mkdir -p .typing/sparsyedge
+	@for folder in $(FOLDERS); do ln -sfn ../../$$folder .typing/sparsyedge/$$folder; done
+	@touch $@
+
+.PHONY: mosquitto
+mosquitto:
+	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mosquitto > /dev/null; then \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq mosquitto; \
+	  elif sudo -n true 2> /dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq mosquitto; \
+	  else echo "note: no Mosquitto here, its tests will be skipped; install it with: sudo apt-get install mosquitto"; fi; \
+	fi
+
+clean:  ## remove what was built and installed
+	rm -rf $(VENV) $(STOCK) .typing build dist

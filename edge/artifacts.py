@@ -1,0 +1,183 @@
+"""The exported graphs on disk: a manifest that says what they are, read and checked before anything is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.native import ABI_VERSION
+from sparsyedge.edge.storage import sha256_file, write_atomically
+
+__all__ = [
+    "MANIFEST_NAME",
+    "MANIFEST_VERSION",
+    "Artifacts",
+    "BatchNorm",
+    "File",
+    "Manifest",
+    "Method",
+    "Parameter",
+    "decode_manifest",
+    "encode_manifest",
+]
+
+MANIFEST_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference"]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+# A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the artifacts."""
+
+    name: FileName
+    sha256: Sha256
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One named tensor of the state; BatchNorm's running statistics are in the table and not trainable."""
+
+    name: str
+    shape: tuple[Positive, ...]
+    trainable: bool
+    prunable: bool
+
+
+class BatchNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one BatchNorm layer keeps its running statistics, and which graph outputs bring their new values."""
+
+    mean: str
+    variance: str
+    mean_output: str
+    variance_output: str
+    plane: Positive
+    """Positions per sample (height x width) that the statistics are taken over."""
+
+
+class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the model is trained and pruned."""
+
+    name: str
+    beta: Annotated[float, msgspec.Meta(gt=0)]
+    sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)]
+    prune_activations: bool
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a device must know about the artifacts before it loads one of them."""
+
+    version: int
+    ops_abi: int
+    model: str
+    width: Positive
+    classes: Positive
+    input_shape: tuple[Positive, Positive, Positive]
+    """Channels, height, width of one sample."""
+    method: Method
+    seed: int
+    opset: int
+    made_with: dict[str, str]
+    """Versions of the libraries that made the graphs."""
+    parameters: tuple[Parameter, ...]
+    batch_norms: tuple[BatchNorm, ...]
+    batch_norm_momentum: float
+    """The weight of the old running value (torch's momentum is one minus this)."""
+    initial_model: Sha256
+    """The model id of the state in the checkpoint."""
+    files: dict[FileRole, File]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor of the state, by name."""
+        return {parameter.name: parameter.shape for parameter in self.parameters}
+
+    @property
+    def prunable(self) -> tuple[str, ...]:
+        """The names of the weights that are pruned, in table order."""
+        return tuple(parameter.name for parameter in self.parameters if parameter.prunable)
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """A folder whose manifest was read and whose files were checked against it."""
+
+    directory: Path
+    manifest: Manifest
+
+    @classmethod
+    def load(cls, directory: Path) -> Artifacts:
+        """Read the manifest and compare every file's hash; raises ArtifactError at the first difference."""
+        path = directory / MANIFEST_NAME
+        if not path.is_file():
+            raise ArtifactError(f"no {MANIFEST_NAME} in {directory}; make artifacts there with `sparsyedge export --out {directory}`")
+        manifest = decode_manifest(path.read_bytes(), source=str(path))
+        for file in manifest.files.values():
+            _check_file(directory / file.name, file)
+        return cls(directory, manifest)
+
+    def path(self, role: FileRole) -> Path:
+        """Where the file of that role is."""
+        return self.directory / self.manifest.files[role].name
+
+    def save_manifest(self) -> None:
+        """Write the manifest beside its files; the folder is not valid before."""
+        write_atomically(self.directory / MANIFEST_NAME, encode_manifest(self.manifest))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as indented JSON: people read it too."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def decode_manifest(content: bytes, *, source: str) -> Manifest:
+    """Parse a manifest and refuse one of another version; `source` names it in the error."""
+    try:
+        versions = msgspec.json.decode(content, type=_Versions)
+    except msgspec.DecodeError as error:
+        raise ArtifactError(f"{source} is not a manifest: {error}; run `sparsyedge export` again") from error
+    if versions.version != MANIFEST_VERSION:
+        raise ArtifactError(
+            f"{source} has manifest version {versions.version}, this sparsyedge reads version {MANIFEST_VERSION}; "
+            f"run `sparsyedge export` again with the version that the devices have"
+        )
+    if versions.ops_abi != ABI_VERSION:
+        raise ArtifactError(
+            f"{source} needs op library ABI {versions.ops_abi}, this sparsyedge has ABI {ABI_VERSION}; "
+            f"run `sparsyedge export` again with the version that the devices have"
+        )
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
+    missing = [role for role in ("training", "eval", "optimizer", "checkpoint", "inference") if role not in manifest.files]
+    if missing:
+        raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
+    return manifest
+
+
+class _Versions(msgspec.Struct):
+    """The two keys that decide whether the rest can be understood at all."""
+
+    version: int
+    ops_abi: int
+
+
+def _check_file(path: Path, expected: File) -> None:
+    if not path.is_file():
+        raise ArtifactError(f"{path} is missing though the manifest names it; run `sparsyedge export` again or copy the whole folder")
+    found = sha256_file(path)
+    if found != expected.sha256:
+        raise ArtifactError(
+            f"{path} has SHA-256 {found[:12]}..., the manifest says {expected.sha256[:12]}...; "
+            f"the file was altered or cut: copy the folder again or run `sparsyedge export` again"
+        )

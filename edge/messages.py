@@ -1,0 +1,219 @@
+"""What coordinator and devices say to each other: topics and control messages. No I/O.
+
+Control messages are JSON, so that a person can watch a run with any MQTT client; models and updates travel as chunks of
+raw bytes, addressed by the SHA-256 of the whole. docs/protocol.md tells the story of one round in these messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from sparsyedge.edge.config import Identifier
+from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.edge.errors import FrameError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_BLOB_BYTES",
+    "Accepted",
+    "Blob",
+    "DeviceStatus",
+    "Grant",
+    "Offer",
+    "Refused",
+    "Reply",
+    "Report",
+    "RoundTask",
+    "Topics",
+    "decode",
+    "decode_reply",
+    "encode",
+]
+
+PROTOCOL_VERSION = "v1"
+CHUNK_BYTES = 96 * 1024
+"""Fits the smallest packet cap among common brokers (128 KB) with room for the topic."""
+MIN_CHUNK_BYTES = 1024
+MAX_CHUNK_BYTES = 1024 * 1024
+MAX_BLOB_BYTES = 1 << 30
+MAX_COHORT = 100_000
+
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+RoundNumber = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A control message; a field that it does not declare is refused."""
+
+
+class Blob(Message):
+    """A byte string that is fetched in chunks and known by its hash."""
+
+    sha256: Sha256
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOB_BYTES)]
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it is cut into; an empty blob is one empty chunk."""
+        return max(1, -(-self.bytes // self.chunk_bytes))
+
+
+class RoundTask(Message):
+    """Retained by the coordinator: what the fleet does now. A device that joins late or restarts reads it first."""
+
+    run: Identifier
+    round: RoundNumber
+    rounds: RoundNumber
+    state: Literal["open", "closed", "finished"]
+    cohort: Annotated[tuple[Identifier, ...], msgspec.Meta(max_length=MAX_COHORT)]
+    manifest: Blob
+    model_id: Sha256
+    model: Blob
+    learning_rate: Annotated[float, msgspec.Meta(gt=0)]
+    epochs: Annotated[int, msgspec.Meta(ge=1)]
+    batch_size: Annotated[int, msgspec.Meta(ge=1)]
+    sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    seed: int
+    deadline_unix_s: float
+
+
+class DeviceStatus(Message):
+    """Retained by each device, with `offline` as its last will."""
+
+    state: Literal["online", "offline"]
+    boot_id: str
+    """New at every start, so that an old will is not taken for a present absence."""
+    samples: Count = 0
+    software: str = ""
+
+
+class Report(Message):
+    """What one round cost a device; sent with the offer, and again with the upload's own cost once it is accepted."""
+
+    run: Identifier
+    round: RoundNumber
+    phases: dict[str, PhaseCost]
+    energy_source: str
+    energy_kind: Literal["measured", "battery", "modelled", "none"]
+    bytes_down: Count
+    bytes_up: Count
+    steps: Count
+    loss: float
+    peak_rss_mb: float
+    pid: int
+
+
+class Offer(Message):
+    """A device has an update for the round and asks to send it; repeated until answered, always with the same hash."""
+
+    run: Identifier
+    round: RoundNumber
+    base: Sha256
+    """The model id that training started from."""
+    update: Blob
+    samples: Annotated[int, msgspec.Meta(ge=1)]
+    report: Report
+
+
+class Grant(Message, tag="grant"):
+    """Send these chunks, as half-open ranges; everything else has arrived."""
+
+    run: Identifier
+    round: RoundNumber
+    update: Sha256
+    missing: tuple[tuple[Count, Count], ...]
+
+
+class Accepted(Message, tag="accepted"):
+    """The update is recorded durably; the device may forget it."""
+
+    run: Identifier
+    round: RoundNumber
+    update: Sha256
+
+
+class Refused(Message, tag="refused"):
+    """The update will not be taken, and why; the device drops it."""
+
+    run: Identifier
+    round: RoundNumber
+    update: Sha256
+    reason: str
+
+
+Reply = Grant | Accepted | Refused
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topic tree of one fleet; no topic has more than seven slashes, which is what cloud brokers allow."""
+
+    fleet: str
+
+    @property
+    def root(self) -> str:
+        return f"se/{PROTOCOL_VERSION}/{self.fleet}"
+
+    @property
+    def round(self) -> str:
+        """Coordinator to all, retained: the RoundTask."""
+        return f"{self.root}/round"
+
+    def chunk(self, blob: str, index: int | Literal["+"]) -> str:
+        """Coordinator to all, retained: one chunk of a model or of an artifact file."""
+        return f"{self.root}/blob/{blob}/{index}"
+
+    def status(self, device: str) -> str:
+        """Device to coordinator, retained, with a last will: the DeviceStatus."""
+        return f"{self.root}/dev/{device}/status"
+
+    def offer(self, device: str) -> str:
+        """Device to coordinator: an Offer."""
+        return f"{self.root}/dev/{device}/offer"
+
+    def report(self, device: str) -> str:
+        """Device to coordinator: a Report."""
+        return f"{self.root}/dev/{device}/report"
+
+    def reply(self, device: str) -> str:
+        """Coordinator to one device: a Grant, Accepted or Refused."""
+        return f"{self.root}/dev/{device}/reply"
+
+    def upload(self, device: str, blob: str, index: int | Literal["+"]) -> str:
+        """Device to coordinator: one chunk of an update."""
+        return f"{self.root}/dev/{device}/up/{blob}/{index}"
+
+    def parse(self, topic: str) -> tuple[str, ...]:
+        """The levels of a topic below the fleet's root, e.g. ("dev", "pi-07", "offer"); empty for a foreign topic."""
+        prefix = f"{self.root}/"
+        return tuple(topic[len(prefix) :].split("/")) if topic.startswith(prefix) else ()
+
+
+Decoded = TypeVar("Decoded", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """A control message as JSON."""
+    return msgspec.json.encode(message)
+
+
+def decode(payload: bytes, kind: type[Decoded]) -> Decoded:
+    """Read a control message; raises FrameError that says what does not fit."""
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"not a {kind.__name__}: {error}") from error
+
+
+def decode_reply(payload: bytes) -> Reply:
+    """Read what the coordinator answered to an offer."""
+    try:
+        return msgspec.json.decode(payload, type=Reply)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"not a reply: {error}") from error
+

@@ -1,0 +1,40 @@
+"""Global magnitude pruning: one ranking over all prunable weights of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparsyedge.edge.tensors import State
+
+__all__ = ["prune_global", "removed_count"]
+
+
+def removed_count(size: int, sparsity: float) -> int:
+    """How many of `size` weights a target sparsity removes."""
+    return round(sparsity * size)
+
+
+def prune_global(state: State, names: Sequence[str], sparsity: float) -> State:
+    """A copy of the state with the smallest |w| of the named tensors set to zero: round(sparsity * N) of them in all.
+
+    Of equal magnitudes the first in name and memory order go, so the result does not depend on the machine. Where more
+    weights are zero already, nothing else is lost.
+    """
+    magnitudes = np.concatenate([np.abs(state[name]).reshape(-1) for name in names])
+    removed = removed_count(magnitudes.size, sparsity)
+    pruned = dict(state)
+    if removed == 0:
+        return pruned
+    threshold = np.partition(magnitudes, removed - 1)[removed - 1]
+    drop = magnitudes < threshold
+    ties = np.flatnonzero(magnitudes == threshold)
+    drop[ties[: removed - int(np.count_nonzero(drop))]] = True
+    start = 0
+    for name in names:
+        tensor = state[name].copy()
+        tensor.reshape(-1)[drop[start : start + tensor.size]] = 0
+        pruned[name] = tensor
+        start += tensor.size
+    return pruned

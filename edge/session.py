@@ -1,0 +1,115 @@
+"""One training session over the artifacts: the only file that imports onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from sparsyedge.edge.artifacts import Artifacts, BatchNorm
+from sparsyedge.edge.errors import ArtifactError, TrainingError
+from sparsyedge.edge.native import library_path
+from sparsyedge.edge.tensors import FloatArray, State
+
+try:
+    from onnxruntime.training.api import CheckpointState, Module, Optimizer
+except ImportError:
+    CheckpointState = Module = Optimizer = None
+
+__all__ = ["TrainingSession"]
+
+
+class TrainingSession:
+    """The exported model with its parameters, ready to take SGD steps; starts from the checkpoint's parameters."""
+
+    def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
+        if Module is None:
+            raise ArtifactError(
+                f"onnxruntime {onnxruntime.__version__} on this machine has no training API; "
+                f"install onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11)"
+            )
+        self._manifest = artifacts.manifest
+        options = _session_options(threads)
+        try:
+            self._checkpoint = CheckpointState.load_checkpoint(str(artifacts.path("checkpoint")))
+            self._module = Module(
+                str(artifacts.path("training")), self._checkpoint, str(artifacts.path("eval")), session_options=options
+            )
+            self._optimizer = Optimizer(str(artifacts.path("optimizer")), self._module)
+        except RuntimeError as error:
+            raise ArtifactError(
+                f"onnxruntime {onnxruntime.__version__} cannot load the artifacts in {artifacts.directory}: {error}"
+            ) from error
+        outputs = self._module.output_names()
+        self._statistics = {
+            norm.mean: (outputs.index(norm.mean_output), outputs.index(norm.variance_output))
+            for norm in self._manifest.batch_norms
+        }
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Replace every parameter and running statistic."""
+        parameters = self._checkpoint.parameters
+        for parameter in self._manifest.parameters:
+            value = np.ascontiguousarray(state[parameter.name], dtype=np.float32)
+            parameters[parameter.name].data = value
+
+    def state(self) -> State:
+        """A copy of every parameter and running statistic."""
+        parameters = self._checkpoint.parameters
+        return {
+            parameter.name: np.array(parameters[parameter.name].data, dtype=np.float32).reshape(parameter.shape)
+            for parameter in self._manifest.parameters
+        }
+
+    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+        self._optimizer.set_learning_rate(learning_rate)
+        self._module.train()
+        try:
+            outputs = self._module(x, y)
+            self._optimizer.step()
+        except RuntimeError as error:
+            raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
+        self._module.lazy_reset_grad()
+        for norm in self._manifest.batch_norms:
+            mean_at, variance_at = self._statistics[norm.mean]
+            self._write_statistics(norm, outputs[mean_at], outputs[variance_at], batch=len(x))
+        return float(outputs[0])
+
+    def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
+        """The mean loss over the batch and the logits, by the running statistics; nothing changes."""
+        self._module.eval()
+        try:
+            loss, logits = self._module(x, y)
+        except RuntimeError as error:
+            raise TrainingError(f"evaluation of a batch of shape {x.shape} failed: {error}") from error
+        finally:
+            self._module.train()
+        return float(loss), np.asarray(logits, dtype=np.float32)
+
+    def _write_statistics(self, norm: BatchNorm, mean: FloatArray, variance: FloatArray, *, batch: int) -> None:
+        """Store new running statistics: the training API computes them but leaves the parameters as they are.
+
+        The graph averages the batch's biased variance in; torch the unbiased one, which is n/(n-1) of it.
+        """
+        parameters = self._checkpoint.parameters
+        count = batch * norm.plane
+        if count > 1:
+            old = self._manifest.batch_norm_momentum * parameters[norm.variance].data
+            variance = old + (variance - old) * np.float32(count / (count - 1))
+        parameters[norm.mean].data = np.asarray(mean, dtype=np.float32)
+        parameters[norm.variance].data = np.asarray(variance, dtype=np.float32)
+
+
+def _session_options(threads: int) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # A thread that spins while it waits burns a core that another process, or the battery, could use.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    options.register_custom_ops_library(str(library_path()))
+    return options

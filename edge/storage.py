@@ -1,0 +1,41 @@
+"""Files that are whole or absent: written to a temporary name, synced, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["sha256_file", "write_atomically"]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put `content` at `path` so that a crash at any moment leaves the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's content in hex, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename durable: the entry lives in the directory, which has a sync of its own."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,40 @@
+"""A model's state: named float32 tensors, their canonical identity, and what may be counted about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FloatArray", "State", "count_nonzero", "dense_bytes", "first_nonfinite", "model_id"]
+
+FloatArray = NDArray[np.float32]
+State = dict[str, FloatArray]
+"""Weights before the power, biases, BatchNorm affine and running statistics, by parameter name."""
+
+
+def model_id(state: Mapping[str, FloatArray]) -> str:
+    """The SHA-256 of names, shapes and float32 bytes, in name order: two sides hold the same model iff these agree."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = np.ascontiguousarray(state[name], dtype="<f4")
+        digest.update(f"{name}{tensor.shape}\n".encode())
+        digest.update(tensor.data)
+    return digest.hexdigest()
+
+
+def dense_bytes(state: Mapping[str, FloatArray]) -> int:
+    """What the state takes as plain float32, the figure that every byte count is compared with."""
+    return sum(4 * tensor.size for tensor in state.values())
+
+
+def count_nonzero(state: Mapping[str, FloatArray], names: Iterable[str]) -> int:
+    """How many entries of the named tensors are not exactly zero."""
+    return sum(int(np.count_nonzero(state[name])) for name in names)
+
+
+def first_nonfinite(state: Mapping[str, FloatArray]) -> str | None:
+    """The name of a tensor that holds NaN or infinity, or None where all are finite."""
+    return next((name for name, tensor in state.items() if not np.isfinite(tensor).all()), None)

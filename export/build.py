@@ -1,0 +1,205 @@
+"""From a model and a method to a folder of training artifacts with a manifest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TypeVar
+
+import onnx
+import onnxruntime
+from onnxruntime.capi._pybind_state import GradientNodeDefinition, register_gradient_definition
+from onnxruntime.training import artifacts as ort_artifacts
+from torch import nn
+
+from sparsyedge.edge.artifacts import (
+    MANIFEST_VERSION,
+    Artifacts,
+    BatchNorm,
+    File,
+    FileRole,
+    Manifest,
+    Method,
+    Parameter,
+)
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
+from sparsyedge.edge.storage import sha256_file
+from sparsyedge.edge.tensors import State, model_id
+
+from sparsyedge.export import rewrite
+from sparsyedge.export.models import ModelSpec, build_model, prunable_names
+from sparsyedge.export.trace import LOGITS_NAME, OPSET, trace
+
+__all__ = ["build_artifacts", "state_of"]
+
+Checked = TypeVar("Checked")
+
+FILE_NAMES: dict[FileRole, str] = {
+    "training": "training.onnx",
+    "eval": "eval.onnx",
+    "optimizer": "optimizer.onnx",
+    "checkpoint": "checkpoint",
+    "inference": "inference.onnx",
+}
+# What onnxruntime's generate_artifacts calls the files that it writes.
+GENERATED_NAMES: dict[FileRole, str] = {
+    "training": "training_model.onnx",
+    "eval": "eval_model.onnx",
+    "optimizer": "optimizer_model.onnx",
+    "checkpoint": "checkpoint",
+}
+
+
+def build_artifacts(
+    spec: ModelSpec, method: Method, directory: Path, *, seed: int, check: Callable[[Artifacts], Checked]
+) -> tuple[Artifacts, Checked]:
+    """Export the model into `directory`, which must be absent or empty and appears whole and checked, or not at all.
+
+    `check` raises where the artifacts are not right; what it returns is passed on.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"output folder {directory} exists and is not empty; choose another or remove it")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    model = build_model(spec, beta=method.beta, seed=seed)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
+        staging = Path(temporary) / "artifacts"
+        staging.mkdir()
+        batch_norms = _write_graphs(model, spec, method, staging)
+        manifest = _describe(model, spec, method, staging, batch_norms=batch_norms, seed=seed)
+        Artifacts(staging, manifest).save_manifest()
+        checked = check(Artifacts.load(staging))
+        if directory.exists():
+            directory.rmdir()
+        staging.rename(directory)
+    return Artifacts.load(directory), checked
+
+
+def state_of(model: nn.Module) -> State:
+    """The model's tensors as numpy copies; BatchNorm's batch counters are not part of a state."""
+    return {
+        name: tensor.detach().numpy().copy()
+        for name, tensor in model.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+
+
+def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Path) -> tuple[BatchNorm, ...]:
+    """Write all files but the manifest; returns where the running statistics are."""
+    forward = trace(model, spec, training=True)
+    statistics = rewrite.name_running_statistics(forward)
+    batch_norms = _batch_norms(forward, statistics)
+    inference = onnx.ModelProto.FromString(forward.SerializeToString())
+    rewrite.freeze_batch_norms(inference)
+    onnx.checker.check_model(inference)
+    onnx.save(inference, staging / FILE_NAMES["inference"])
+
+    trainable = [name for name, _ in model.named_parameters()]
+    prunable = prunable_names(model)
+    rewrite.insert_reparametrisation(forward, trainable=trainable, prunable=prunable, method=method)
+    _generate(forward, trainable=trainable, statistics=statistics, staging=staging)
+    _edit_generated(staging, method=method, prunable=prunable)
+    return batch_norms
+
+
+def _generate(forward: onnx.ModelProto, *, trainable: list[str], statistics: dict[str, str], staging: Path) -> None:
+    """Let onnxruntime-training build the gradient graph, the optimizer and the checkpoint."""
+    _register_gradients()
+    onnxruntime.set_default_logger_severity(3)
+    with tempfile.TemporaryDirectory(dir=staging.parent) as generated, redirect_stdout(io.StringIO()):
+        ort_artifacts.generate_artifacts(
+            forward,
+            requires_grad=trainable,
+            frozen_params=list(statistics),
+            loss=ort_artifacts.LossType.CrossEntropyLoss,
+            optimizer=ort_artifacts.OptimType.SGD,
+            artifact_directory=generated,
+            custom_op_library=str(library_path()),
+            additional_output_names=[LOGITS_NAME, *statistics.values()],
+            loss_input_names=[LOGITS_NAME],
+        )
+        for role, name in GENERATED_NAMES.items():
+            shutil.move(Path(generated) / name, staging / FILE_NAMES[role])
+
+
+def _edit_generated(staging: Path, *, method: Method, prunable: Iterable[str]) -> None:
+    """Prune activations in the training graph; give the evaluation graph running statistics and two outputs."""
+    if method.prune_activations:
+        training = onnx.load(staging / FILE_NAMES["training"])
+        rewrite.insert_activation_pruning(training, prunable)
+        onnx.save(training, staging / FILE_NAMES["training"])
+    evaluation = onnx.load(staging / FILE_NAMES["eval"])
+    loss = evaluation.graph.output[0].name
+    rewrite.freeze_batch_norms(evaluation)
+    rewrite.keep_outputs(evaluation, [loss, LOGITS_NAME])
+    onnx.save(evaluation, staging / FILE_NAMES["eval"])
+
+
+def _register_gradients() -> None:
+    """Tell onnxruntime's gradient builder how to differentiate our ops; doing it again changes nothing."""
+    definitions = {
+        "PowerProp": (["GO(0)", "I(0)", "I(1)", "I(2)"], "PowerPropGrad"),
+        "Decay": (["GO(0)", "I(0)", "I(1)"], "DecayGrad"),
+    }
+    for operator, (inputs, gradient) in definitions.items():
+        node = GradientNodeDefinition()
+        node.op_type, node.domain = gradient, OP_DOMAIN
+        node.inputs, node.outputs, node.attributes = inputs, ["GI(0)"], []
+        register_gradient_definition(f"{OP_DOMAIN}::{operator}", [node])
+
+
+def _batch_norms(forward: onnx.ModelProto, statistics: dict[str, str]) -> tuple[BatchNorm, ...]:
+    shapes = {value.name: value for value in onnx.shape_inference.infer_shapes(forward).graph.value_info}
+    found = []
+    for node in forward.graph.node:
+        if node.op_type == "BatchNormalization":
+            dims = [dimension.dim_value for dimension in shapes[node.input[0]].type.tensor_type.shape.dim]
+            mean, variance = node.input[3], node.input[4]
+            found.append(
+                BatchNorm(
+                    mean=mean,
+                    variance=variance,
+                    mean_output=statistics[mean],
+                    variance_output=statistics[variance],
+                    plane=dims[2] * dims[3],
+                )
+            )
+    return tuple(found)
+
+
+def _describe(
+    model: nn.Module, spec: ModelSpec, method: Method, staging: Path, *, batch_norms: tuple[BatchNorm, ...], seed: int
+) -> Manifest:
+    trainable = {name for name, _ in model.named_parameters()}
+    prunable = prunable_names(model)
+    state = state_of(model)
+    momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)), None)
+    return Manifest(
+        version=MANIFEST_VERSION,
+        ops_abi=ABI_VERSION,
+        model=spec.model,
+        width=spec.width,
+        classes=spec.classes,
+        input_shape=spec.input_shape,
+        method=method,
+        seed=seed,
+        opset=OPSET,
+        made_with={name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime-training", "torch")},
+        parameters=tuple(
+            Parameter(name=name, shape=tensor.shape, trainable=name in trainable, prunable=name in prunable)
+            for name, tensor in state.items()
+        ),
+        batch_norms=batch_norms,
+        batch_norm_momentum=1 - (momentum if momentum is not None else 0.1),
+        initial_model=model_id(state),
+        files={role: _file(staging / name) for role, name in FILE_NAMES.items()},
+    )
+
+
+def _file(path: Path) -> File:
+    return File(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)

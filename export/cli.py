@@ -1,0 +1,110 @@
+"""`sparsyedge export`: write training artifacts for a model, a data set and a method, checked against torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+from sparsyedge.edge.artifacts import Artifacts, Method, Parameter
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.models import MODELS, ModelSpec
+from sparsyedge.export.verify import Parity, verify
+
+__all__ = ["DATASETS", "export_model", "main", "make_method"]
+
+# Input shape (channels, height, width) and classes: all that an export has to know of a data set.
+DATASETS: dict[str, tuple[tuple[int, int, int], int]] = {
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "digits": ((3, 32, 32), 10),
+}
+METHODS = ("sparsyfed",)
+WEIGHT_DECAY = 1e-3
+
+
+def main(argv: list[str]) -> int:
+    """The command line of `sparsyedge export`."""
+    arguments = _parser().parse_args(argv)
+    shape, classes = DATASETS[arguments.dataset]
+    spec = ModelSpec(
+        model=arguments.model,
+        width=arguments.width,
+        classes=arguments.classes or classes,
+        input_shape=tuple(arguments.input_shape) if arguments.input_shape else shape,
+    )
+    method = make_method(arguments.method, sparsity=arguments.sparsity, beta=arguments.beta)
+    artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed)
+    print(_as_json(artifacts, parity) if arguments.json else _as_text(artifacts, parity))
+    return 0
+
+
+def make_method(name: str, *, sparsity: float, beta: float) -> Method:
+    """The method by name with its two numbers, each within its bounds."""
+    if name not in METHODS:
+        raise ConfigError(f"no method {name!r}; there are: {', '.join(METHODS)}")
+    if not 0 <= sparsity < 1:
+        raise ConfigError(f"sparsity is {sparsity:g}; it must be at least 0 and less than 1")
+    if not 0 < beta <= 10:
+        raise ConfigError(f"beta is {beta:g}; it must be more than 0 and at most 10 (the paper uses 1.25)")
+    return Method(name=name, beta=beta, sparsity=sparsity, weight_decay=WEIGHT_DECAY, prune_activations=True)
+
+
+def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int) -> tuple[Artifacts, Parity]:
+    """Artifacts in `directory` that train as torch does; nothing is left there when they do not."""
+    if spec.width < 1 or spec.classes < 2 or min(spec.input_shape) < 1:
+        raise ConfigError(
+            f"width {spec.width}, classes {spec.classes}, input shape {spec.input_shape}: "
+            f"width and shape must be at least 1, classes at least 2"
+        )
+    return build_artifacts(spec, method, directory, seed=seed, check=verify)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
+    )
+    parser.add_argument("--model", choices=sorted(MODELS), default="resnet18")
+    parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default: %(default)s)")
+    parser.add_argument("--dataset", choices=sorted(DATASETS), default="cifar10", help="sets input shape and classes")
+    parser.add_argument("--classes", type=int, help="another number of classes than the data set's")
+    parser.add_argument("--input-shape", type=int, nargs=3, metavar=("C", "H", "W"), help="another input shape")
+    parser.add_argument("--method", choices=METHODS, default="sparsyfed")
+    parser.add_argument("--sparsity", type=float, default=0.95, help="target of the global pruning (default: %(default)s)")
+    parser.add_argument("--beta", type=float, default=1.25, help="exponent of Powerpropagation (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _as_text(artifacts: Artifacts, parity: Parity) -> str:
+    manifest = artifacts.manifest
+    trainable = [p for p in manifest.parameters if p.trainable]
+    lines = [
+        f"{manifest.model} width {manifest.width}, {_count(trainable):,} parameters "
+        f"({_count([p for p in trainable if p.prunable]):,} prunable), method {manifest.method.name}",
+        f"agrees with torch over {parity.steps} teacher-forced steps: loss {parity.loss:.0e}, "
+        f"gradients {parity.gradient:.0e}, updated values {parity.updated:.0e} (relative L2)",
+    ]
+    lines += [f"  {file.name:<16} {file.bytes:>12,} B  {file.sha256[:12]}" for file in manifest.files.values()]
+    return "\n".join([*lines, f"artifacts in {artifacts.directory}"])
+
+
+def _as_json(artifacts: Artifacts, parity: Parity) -> str:
+    manifest = artifacts.manifest
+    document = {
+        "directory": str(artifacts.directory),
+        "parameters": _count([p for p in manifest.parameters if p.trainable]),
+        "prunable": _count([p for p in manifest.parameters if p.prunable]),
+        "initial_model": manifest.initial_model,
+        "parity": {"loss": parity.loss, "gradient": parity.gradient, "updated": parity.updated, "steps": parity.steps},
+        "files": {role: {"name": f.name, "bytes": f.bytes, "sha256": f.sha256} for role, f in manifest.files.items()},
+    }
+    return json.dumps(document)
+
+
+def _count(parameters: list[Parameter]) -> int:
+    return sum(math.prod(parameter.shape) for parameter in parameters)

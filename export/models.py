@@ -1,0 +1,106 @@
+"""The models we export, as plain torch modules: another model is one more entry of MODELS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import truncnorm
+from torch import Tensor, nn
+
+from sparsyedge.edge.errors import ConfigError
+
+__all__ = ["MODELS", "ModelSpec", "build_model", "prunable_names"]
+
+# A normal distribution cut at two standard deviations has 0.8796 of its standard deviation left.
+TRUNCATED_STD = 0.87962566103423978
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What a model is made for."""
+
+    model: str
+    width: int
+    classes: int
+    input_shape: tuple[int, int, int]
+    """Channels, height, width of one sample."""
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with BatchNorm and a shortcut, as in ResNet-18."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or channels_in != channels:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.bn1(self.conv1(x)))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return torch.relu(self.bn2(self.conv2(y)) + shortcut)
+
+
+class CifarResNet18(nn.Module):
+    """ResNet-18 for small images: a 3x3 stem with stride 1 and no max-pooling, strides elsewhere as usual."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        width = spec.width
+        self.conv1 = nn.Conv2d(spec.input_shape[0], width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = nn.Sequential(BasicBlock(width, width, 1), BasicBlock(width, width, 1))
+        self.layer2 = nn.Sequential(BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1))
+        self.layer3 = nn.Sequential(BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1))
+        self.layer4 = nn.Sequential(BasicBlock(4 * width, 8 * width, 2), BasicBlock(8 * width, 8 * width, 1))
+        self.fc = nn.Linear(8 * width, spec.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        features: Tensor = x.mean((2, 3))
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+MODELS: Mapping[str, Callable[[ModelSpec], nn.Module]] = {"resnet18": CifarResNet18}
+
+
+def build_model(spec: ModelSpec, *, beta: float, seed: int) -> nn.Module:
+    """The model in training mode, with weights w such that theta = sign(w)|w|^beta is the usual initialisation."""
+    if spec.model not in MODELS:
+        raise ConfigError(f"no model {spec.model!r}; there are: {', '.join(MODELS)}")
+    model = MODELS[spec.model](spec).train()
+    rng = np.random.default_rng(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in prunable_names(model):
+                theta = _draw_theta(tuple(parameter.shape), rng)
+                parameter.copy_(torch.from_numpy(np.sign(theta) * np.abs(theta) ** (1 / beta)))
+            elif name.endswith("bias"):
+                parameter.zero_()
+    return model
+
+
+def prunable_names(model: nn.Module) -> frozenset[str]:
+    """The weights of every convolution and linear layer, first and last included."""
+    return frozenset(
+        f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)
+    )
+
+
+def _draw_theta(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Variance scaling by fan-in: truncated normal at two standard deviations, with variance one over fan-in."""
+    fan_in = int(np.prod(shape[1:]))
+    scale = (1 / fan_in) ** 0.5 / TRUNCATED_STD
+    draw: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = truncnorm.rvs(-2, 2, scale=scale, size=shape, random_state=rng)
+    return draw

@@ -1,0 +1,148 @@
+"""Graph surgery: where a stock ONNX graph becomes one that trains sparsely.
+
+Functions change the model they are given and touch nothing that they do not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from sparsyedge.edge.artifacts import Method
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.native import OP_DOMAIN
+
+__all__ = [
+    "freeze_batch_norms",
+    "insert_activation_pruning",
+    "insert_reparametrisation",
+    "keep_outputs",
+    "name_running_statistics",
+]
+
+OP_DOMAIN_VERSION = 1
+BETA = "sparsyedge.beta"
+WEIGHT_DECAY = "sparsyedge.weight_decay"
+
+
+def name_running_statistics(model: onnx.ModelProto) -> dict[str, str]:
+    """Name each BatchNorm's new running statistics after the old: the graph outputs by parameter name."""
+    outputs: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type == "BatchNormalization":
+            for position in (1, 2):
+                old = node.input[position + 2]
+                outputs[old] = node.output[position] = f"{old}.new"
+    return outputs
+
+
+def freeze_batch_norms(model: onnx.ModelProto) -> None:
+    """Turn BatchNorm from batch statistics to running ones: what inference and evaluation need."""
+    for node in model.graph.node:
+        if node.op_type == "BatchNormalization":
+            del node.output[1:]
+            kept = [attribute for attribute in node.attribute if attribute.name == "epsilon"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
+def keep_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
+    """Drop every graph output that is not named."""
+    wanted = set(names)
+    kept = [output for output in model.graph.output if output.name in wanted]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+
+
+def insert_reparametrisation(
+    model: onnx.ModelProto, *, trainable: Iterable[str], prunable: Iterable[str], method: Method
+) -> None:
+    """Let every prunable weight pass through PowerProp and every other trainable parameter through Decay.
+
+    SGDOptimizerV2 has no weight decay of its own, so the gradients of these two ops bring it.
+    """
+    graph = model.graph
+    powered = set(prunable)
+    nodes = []
+    renamed: dict[str, str] = {}
+    for name in trainable:
+        renamed[name] = f"{name}.theta" if name in powered else f"{name}.decayed"
+        operator, inputs = ("PowerProp", [name, BETA]) if name in powered else ("Decay", [name])
+        nodes.append(
+            helper.make_node(operator, [*inputs, WEIGHT_DECAY], [renamed[name]], name=f"{name}.{operator}", domain=OP_DOMAIN)
+        )
+    for node in graph.node:
+        _redirect(node, renamed)
+    stock = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*nodes, *stock])
+    for name, value in ((BETA, method.beta), (WEIGHT_DECAY, method.weight_decay)):
+        graph.initializer.append(numpy_helper.from_array(np.array([value], dtype=np.float32), name))
+    _import_domain(model)
+
+
+def insert_activation_pruning(model: onnx.ModelProto, prunable: Iterable[str]) -> None:
+    """Feed each weight gradient from a pruned copy of its layer's input; nothing else of the graph sees the copy.
+
+    ConvGrad reads X only for the weight's gradient and W only for the input's, so the pruned copy changes just what the
+    method says. A linear layer's weight gradient is a Gemm of its own.
+    """
+    graph = model.graph
+    layers = _layer_inputs(graph.node, prunable)
+    unseen = set(layers)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        weight = _differentiated_weight(node, layers)
+        if weight is not None:
+            activation = layers[weight]
+            pruned = f"{weight}.pruned_input"
+            nodes.append(
+                helper.make_node(
+                    "PruneActivation", [activation, weight], [pruned], name=f"{weight}.PruneActivation", domain=OP_DOMAIN
+                )
+            )
+            _redirect(node, {activation: pruned})
+            unseen.discard(weight)
+        nodes.append(node)
+    if unseen:
+        raise ArtifactError(
+            f"no weight gradient of {sorted(unseen)[0]} was found in the training graph, so its input cannot be pruned; "
+            f"the layers that can be pruned are 2-d convolutions and linear layers"
+        )
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+    _import_domain(model)
+
+
+def _layer_inputs(nodes: Iterable[onnx.NodeProto], prunable: Iterable[str]) -> dict[str, str]:
+    """The activation that each prunable weight is applied to, by the weight's name, in forward order."""
+    thetas = {f"{name}.theta": name for name in prunable}
+    inputs: dict[str, str] = {}
+    for node in nodes:
+        if node.op_type in ("Conv", "Gemm") and len(node.input) > 1 and node.input[1] in thetas:
+            # A linear layer's backward is a Gemm with the same weight: the forward one comes first.
+            inputs.setdefault(thetas[node.input[1]], node.input[0])
+    return inputs
+
+
+def _differentiated_weight(node: onnx.NodeProto, layers: Mapping[str, str]) -> str | None:
+    """The weight whose gradient this node computes from the layer's input, if it is such a node."""
+    for output in node.output:
+        weight = output.removesuffix(".theta_grad")
+        if weight != output and weight in layers and layers[weight] in node.input:
+            return weight
+    return None
+
+
+def _redirect(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+    for index, name in enumerate(node.input):
+        node.input[index] = renamed.get(name, name)
+
+
+def _import_domain(model: onnx.ModelProto) -> None:
+    if OP_DOMAIN not in {opset.domain for opset in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(OP_DOMAIN, OP_DOMAIN_VERSION))

@@ -1,0 +1,47 @@
+"""From a torch module to a forward ONNX graph of standard ops."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import onnx
+import torch
+from torch import nn
+
+from sparsyedge.export.models import ModelSpec
+
+__all__ = ["INPUT_NAME", "LOGITS_NAME", "OPSET", "trace"]
+
+OPSET = 17
+INPUT_NAME = "x"
+LOGITS_NAME = "logits"
+# Any batch but one would do: a batch of one makes some exporters bake the size in.
+TRACE_BATCH = 2
+
+
+def trace(model: nn.Module, spec: ModelSpec, *, training: bool) -> onnx.ModelProto:
+    """The forward graph; every parameter and buffer is an initializer under its own name. The model stays as it was."""
+    # A trace in training mode updates the running statistics once.
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    was_training = model.training
+    model.train(training)
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # The tracing exporter is deprecated in favour of one that cannot write training graphs.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            (torch.zeros(TRACE_BATCH, *spec.input_shape),),
+            buffer,
+            dynamo=False,
+            training=torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL,
+            do_constant_folding=False,
+            opset_version=OPSET,
+            input_names=[INPUT_NAME],
+            output_names=[LOGITS_NAME],
+            dynamic_axes={INPUT_NAME: {0: "batch"}, LOGITS_NAME: {0: "batch"}},
+        )
+    model.load_state_dict(before)
+    model.train(was_training)
+    return onnx.load_model_from_string(buffer.getvalue())

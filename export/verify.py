@@ -1,0 +1,181 @@
+"""Do the exported graphs train as torch does? An export that does not agree is refused.
+
+Parity is teacher-forced: before every step both sides get the same weights, statistics and batch, because float32
+trajectories drift apart by themselves within a few steps. It is measured on batches for which both sides make the same
+discrete choices (ReLU signs, kept activations). Where a value falls on different sides of a threshold, one flip alone
+moves a small gradient by 1e-2, in torch's float32 against its float64 as much as here, and says nothing about the graph:
+such a batch is replaced by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.native import library_path
+from sparsyedge.edge.prune import prune_global
+from sparsyedge.edge.session import TrainingSession
+from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.reference import ReferenceStep, reference_step
+
+__all__ = ["Parity", "verify"]
+
+STEPS = 3
+MAX_BATCHES = 40
+# A small batch holds fewer values that could lie next to a threshold.
+BATCH = 4
+LEARNING_RATE = 0.05
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The largest relative differences between the graphs and torch."""
+
+    loss: float = 0.0
+    gradient: float = 0.0
+    updated: float = 0.0
+    """Parameters and running statistics after the step."""
+    steps: int = 0
+    batches: int = 0
+    """How many were drawn to find the steps in which all discrete choices coincide."""
+
+
+def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
+    """Compare one training step from dense weights and two from pruned ones with torch; raises ArtifactError."""
+    comparison = _Comparison(artifacts, np.random.default_rng(seed))
+    parity = Parity()
+    while parity.steps < STEPS:
+        if parity.batches == MAX_BATCHES:
+            raise ArtifactError(
+                f"the training graph and torch made other choices (ReLU signs, kept activations) in "
+                f"{parity.batches - parity.steps} of {parity.batches} batches; do not use this export"
+            )
+        # Round 1 trains dense weights, every later round pruned ones: both must be right.
+        parity = comparison.step(parity, pruned=parity.steps > 0)
+    return parity
+
+
+class _Comparison:
+    """Both sides, ready to take the same step."""
+
+    def __init__(self, artifacts: Artifacts, rng: np.random.Generator) -> None:
+        self._manifest = artifacts.manifest
+        self._rng = rng
+        self._session = TrainingSession(artifacts)
+        self._probe = _GradientProbe(artifacts)
+        self._dense = self._session.state()
+        spec = ModelSpec(
+            self._manifest.model, self._manifest.width, self._manifest.classes, self._manifest.input_shape
+        )
+        self._model = build_model(spec, beta=self._manifest.method.beta, seed=self._manifest.seed)
+
+    def step(self, parity: Parity, *, pruned: bool) -> Parity:
+        """Take one step on both sides from one start; a batch with other choices only counts as drawn."""
+        state = self._pruned_start() if pruned else self._dense
+        x = self._rng.standard_normal((BATCH, *self._manifest.input_shape), dtype=np.float32)
+        y = self._rng.integers(0, self._manifest.classes, BATCH)
+        reference = self._reference_step(state, x, y)
+        gradients, choices = self._probe.run(state, x, y)
+        if not _same_choices(choices, reference):
+            return replace(parity, batches=parity.batches + 1)
+        self._session.load(state)
+        loss = self._session.train_step(x, y, LEARNING_RATE)
+        updated = {name: tensor.detach().numpy() for name, tensor in self._model.state_dict().items()}
+        step = parity.steps + 1
+        return Parity(
+            loss=max(parity.loss, _worst(step, "loss", {"": np.float32(loss)}, {"": np.float32(reference.loss)})),
+            gradient=max(parity.gradient, _worst(step, "gradient of ", gradients, reference.gradients)),
+            updated=max(parity.updated, _worst(step, "updated ", self._session.state(), updated)),
+            steps=step,
+            batches=parity.batches + 1,
+        )
+
+    def _reference_step(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> ReferenceStep:
+        self._model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
+        return reference_step(
+            self._model, self._manifest.method, torch.from_numpy(x), torch.from_numpy(y), learning_rate=LEARNING_RATE
+        )
+
+    def _pruned_start(self) -> State:
+        """Weights pruned to the method's target; statistics and affine parameters away from their trivial values."""
+        state = prune_global(self._dense, self._manifest.prunable, self._manifest.method.sparsity)
+        for parameter in self._manifest.parameters:
+            if not parameter.prunable:
+                noise = self._rng.uniform(0.5, 1.5, parameter.shape).astype(np.float32)
+                state[parameter.name] = noise if parameter.name.endswith(("weight", "var")) else noise - 1
+        return state
+
+
+def _same_choices(choices: _Choices, reference: ReferenceStep) -> bool:
+    signs = zip(choices.relu_signs, reference.relu_signs, strict=True)
+    kept = reference.kept_activations
+    return all(np.array_equal(ours, theirs.numpy()) for ours, theirs in signs) and all(
+        np.array_equal(ours, kept[name].numpy()) for name, ours in choices.kept_activations.items()
+    )
+
+
+def _worst(step: int, what: str, ours: Mapping[str, FloatArray], theirs: Mapping[str, FloatArray]) -> float:
+    """The largest relative L2 difference over all tensors; raises ArtifactError where it is beyond the tolerance."""
+    errors = {name: _relative_l2(ours[name], theirs[name]) for name in ours}
+    name = max(errors, key=lambda key: errors[key])
+    if not errors[name] <= TOLERANCE:
+        raise ArtifactError(
+            f"step {step}: {what}{name} differs from torch by {errors[name]:.1e} (relative L2), {TOLERANCE:.0e} is "
+            f"allowed; do not use this export"
+        )
+    return errors[name]
+
+
+def _relative_l2(ours: FloatArray, theirs: FloatArray) -> float:
+    difference = float(np.linalg.norm((ours.astype(np.float64) - theirs).reshape(-1)))
+    scale = float(np.linalg.norm(theirs.astype(np.float64).reshape(-1)))
+    return difference / scale if scale > 0 else difference
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """What the graph decided on the way, as ReferenceStep has it."""
+
+    relu_signs: list[NDArray[np.bool_]]
+    kept_activations: dict[str, NDArray[np.bool_]]
+
+
+class _GradientProbe:
+    """The training graph with its gradients and discrete choices as outputs, in a plain session."""
+
+    def __init__(self, artifacts: Artifacts) -> None:
+        graph = onnx.load(artifacts.path("training"))
+        nodes = graph.graph.node
+        self._gradients = {p.name: f"{p.name}_grad" for p in artifacts.manifest.parameters if p.trainable}
+        self._relus = [node.output[0] for node in nodes if node.op_type == "Relu"]
+        self._kept = {node.input[1]: node.output[0] for node in nodes if node.op_type == "PruneActivation"}
+        self._outputs = [*self._gradients.values(), *self._relus, *self._kept.values()]
+        graph.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self._outputs)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.register_custom_ops_library(str(library_path()))
+        self._session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def run(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> tuple[State, _Choices]:
+        """The gradients by parameter name, and the choices made on the way to them."""
+        feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "lazy_reset_grad": np.array([True]), **state}
+        for name, gradient in self._gradients.items():
+            feeds[f"{gradient}.accumulation.buffer"] = np.zeros_like(state[name])
+        inputs = {each.name: feeds[each.name] for each in self._session.get_inputs()}
+        values = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+        choices = _Choices(
+            relu_signs=[values[output] > 0 for output in self._relus],
+            kept_activations={weight: values[output] != 0 for weight, output in self._kept.items()},
+        )
+        return {name: values[gradient] for name, gradient in self._gradients.items()}, choices
