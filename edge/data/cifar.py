@@ -1,0 +1,98 @@
+"""CIFAR-10 and CIFAR-100 in their official binary version: records of label bytes and 3072 pixel bytes, no pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sparsyedge.edge.data.dataset import Dataset, Samples
+from sparsyedge.edge.data.download import Archive
+from sparsyedge.edge.errors import DataError
+
+__all__ = ["CIFAR10", "CIFAR100", "CifarVersion", "has_cifar", "read_cifar"]
+
+_IMAGE_SHAPE = (3, 32, 32)  # planes of red, green and blue, row by row: the order that training wants
+_IMAGE_BYTES = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class CifarVersion:
+    """Where one CIFAR comes from and how its records are laid out; the last label byte is the class trained on."""
+
+    name: str
+    classes: int
+    label_bytes: int
+    train_files: tuple[str, ...]
+    test_files: tuple[str, ...]
+    archive: Archive
+
+
+CIFAR10 = CifarVersion(
+    name="cifar10",
+    classes=10,
+    label_bytes=1,
+    train_files=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    test_files=("test_batch.bin",),
+    archive=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        md5="c32a1d4ab5d03f1284b67883e8d87530",
+        folder="cifar-10-batches-bin",
+    ),
+)
+
+CIFAR100 = CifarVersion(
+    name="cifar100",
+    classes=100,
+    label_bytes=2,  # coarse (20 superclasses), then fine
+    train_files=("train.bin",),
+    test_files=("test.bin",),
+    archive=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        md5="03b5dce01913d631647c71ecec9e9cb8",
+        folder="cifar-100-binary",
+    ),
+)
+
+
+def has_cifar(folder: Path, version: CifarVersion) -> bool:
+    """Whether `folder` looks like the unpacked archive; a file that is missing all the same is reported on reading."""
+    return (folder / version.test_files[0]).is_file() and (folder / version.train_files[0]).is_file()
+
+
+def read_cifar(folder: Path, version: CifarVersion) -> Dataset:
+    """The data set in the unpacked archive `folder`; values are not checked yet."""
+    train = _read_records([folder / file for file in version.train_files], version)
+    test = _read_records([folder / file for file in version.test_files], version)
+    return Dataset(version.name, train, test, version.classes)
+
+
+def _read_records(paths: list[Path], version: CifarVersion) -> Samples:
+    """All records of `paths`, filled into one array file by file: a small Pi has no room for 150 MB twice."""
+    counts = [_record_count(path, version) for path in paths]
+    x = np.empty((sum(counts), *_IMAGE_SHAPE), dtype=np.uint8)
+    y = np.empty(sum(counts), dtype=np.int64)
+    start = 0
+    for path, count in zip(paths, counts, strict=True):
+        records = np.fromfile(path, dtype=np.uint8).reshape(count, version.label_bytes + _IMAGE_BYTES)
+        y[start : start + count] = records[:, version.label_bytes - 1]
+        x[start : start + count] = records[:, version.label_bytes :].reshape(count, *_IMAGE_SHAPE)
+        start += count
+    return Samples(x, y)
+
+
+def _record_count(path: Path, version: CifarVersion) -> int:
+    record_bytes = version.label_bytes + _IMAGE_BYTES
+    try:
+        count, rest = divmod(path.stat().st_size, record_bytes)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path} is missing; {version.name} needs {', '.join(version.train_files + version.test_files)} from "
+            f"{version.archive.url}: unpack it again"
+        ) from error
+    if rest:
+        raise DataError(
+            f"{path} has {count * record_bytes + rest} bytes, which is no multiple of the record size {record_bytes}; "
+            f"it is damaged: delete {path.parent} and unpack {version.archive.url} again"
+        )
+    return count

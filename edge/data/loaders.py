@@ -1,0 +1,103 @@
+"""Data sets by name: where they are looked for, and what is said when they are nowhere."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion, has_cifar, read_cifar
+from sparsyedge.edge.data.dataset import Dataset, check
+from sparsyedge.edge.data.digits import read_digits
+from sparsyedge.edge.data.download import fetch
+from sparsyedge.edge.data.npz import read_npz
+from sparsyedge.edge.errors import DataError
+
+__all__ = ["DATASETS", "load", "load_cifar"]
+
+log = logging.getLogger(__name__)
+
+
+def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
+    """The data set called so, or the user's own in an .npz file; checked, and ready to be partitioned.
+
+    Looks in `data_dir`, then in $SPARSYEDGE_DATA, then in ~/.cache/sparsyedge, and downloads into the last one what is
+    in none of them; that blocks for as long as the network takes.
+    """
+    if data_dir is not None and not data_dir.expanduser().is_dir():
+        raise DataError(f"data_dir = {data_dir} is not a folder; create it, or leave it out to use the cache")
+    if name_or_path in _LOADERS:
+        dataset = _LOADERS[name_or_path](data_dir)
+    elif name_or_path.endswith(".npz"):
+        dataset = _load_own(name_or_path, data_dir)
+    else:
+        near = difflib.get_close_matches(name_or_path, _LOADERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "give one of these names, or the path of an .npz file"
+        raise DataError(
+            f"data set {name_or_path!r} is unknown; known are {', '.join(DATASETS)} and *.npz files: {hint}"
+        )
+    check(dataset)
+    return dataset
+
+
+def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
+    """One CIFAR from the first folder that has it whole, else a subset of it, else from its official site."""
+    folders = _search_folders(data_dir)
+    for folder in folders:
+        for unpacked in (folder / version.archive.folder, folder):
+            if has_cifar(unpacked, version):
+                return read_cifar(unpacked, version)
+        whole = folder / f"{version.name}.npz"
+        if whole.is_file():
+            return read_npz(whole, name=version.name, classes=version.classes)
+    for folder in folders:
+        subset = folder / f"{version.name}_small.npz"
+        if subset.is_file():
+            log.warning("%s was not found whole; using the subset %s", version.name, subset)
+            return read_npz(subset, name=version.name, classes=version.classes)
+    return _download_cifar(version, folders)
+
+
+def _download_cifar(version: CifarVersion, folders: list[Path]) -> Dataset:
+    cache = _cache_folder()
+    archive = version.archive
+    try:
+        return read_cifar(fetch(archive, version.train_files + version.test_files, cache), version)
+    except OSError as error:
+        raise DataError(
+            f"data set {version.name} was not found in {', '.join(map(str, folders))}, and {archive.url} could not be "
+            f"fetched into {cache} ({error}). On a machine with a network, download that file and unpack it, then put "
+            f"its folder {archive.folder}/ (or one {version.name}.npz with x_train, y_train, x_test, y_test) into one "
+            "of these folders, or name its folder with --data-dir or $SPARSYEDGE_DATA"
+        ) from error
+
+
+def _load_own(path: str, data_dir: Path | None) -> Dataset:
+    """A path as given, relative to the working folder first, then to the folders where data is looked for."""
+    candidates = [Path(path).expanduser(), *(folder / path for folder in _search_folders(data_dir))]
+    for candidate in candidates:
+        if candidate.is_file():
+            return read_npz(candidate, name=path)
+    raise DataError(f"data set {path} is no file; looked at {', '.join(map(str, dict.fromkeys(candidates)))}")
+
+
+def _search_folders(data_dir: Path | None) -> list[Path]:
+    named = [data_dir] if data_dir is not None else []
+    if from_environment := os.environ.get("SPARSYEDGE_DATA"):
+        named.append(Path(from_environment))
+    return list(dict.fromkeys(folder.expanduser() for folder in (*named, _cache_folder())))
+
+
+def _cache_folder() -> Path:
+    return Path.home() / ".cache" / "sparsyedge"
+
+
+_LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
+    "digits": lambda _: read_digits(),
+    "cifar10": partial(load_cifar, CIFAR10),
+    "cifar100": partial(load_cifar, CIFAR100),
+}
+DATASETS = tuple(_LOADERS)

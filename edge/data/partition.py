@@ -1,0 +1,107 @@
+"""The Latent Dirichlet Allocation partition: equal shares for all devices, each with a class distribution of its own.
+
+Small alpha gives every device few classes, large alpha gives all of them the same mix. Devices draw one after the other
+and without replacement, so the late ones take what is left: at alpha = 0.1 their mix is no longer the one they were
+dealt. That is how the method's experiments were partitioned, and it is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sparsyedge.edge.errors import DataError
+
+__all__ = ["lda_partition"]
+
+# Added to every class that still has samples, so that a device whose classes are all gone can draw from the others.
+_FLOOR = 1e-5
+
+
+def lda_partition(
+    labels: NDArray[np.integer[Any]], devices: int, alpha: float, seed: int = 1337
+) -> list[NDArray[np.int64]]:
+    """For each device the indices of its samples, in the order in which it drew them.
+
+    Every sample goes to exactly one device. Each device gets len(labels) // devices of them, and the first
+    len(labels) % devices get one more.
+    """
+    _check_arguments(labels, devices, alpha, seed)
+    rng = np.random.default_rng(seed)
+    queues = _shuffled_queues(labels, rng)
+    distributions = rng.dirichlet([alpha] * len(queues), size=devices)
+    share, remainder = divmod(len(labels), devices)
+    left = np.array([len(queue) for queue in queues])
+    partition = []
+    for device, distribution in enumerate(distributions):
+        draws = rng.random(share + (device < remainder))
+        classes = _draw_classes(draws, distribution, left)
+        partition.append(_pop(queues, classes, left))
+    return partition
+
+
+def _check_arguments(labels: NDArray[np.integer[Any]], devices: int, alpha: float, seed: int) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(f"labels are {labels.dtype} of shape {labels.shape}; wanted are integers of shape (samples,)")
+    if not 1 <= devices <= len(labels):
+        raise DataError(
+            f"devices = {devices} is out of range; allowed is 1..{len(labels)}, the number of samples to share out"
+        )
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise DataError(f"alpha = {alpha} is out of range; allowed is any finite number above 0, for example 1.0")
+    if seed < 0:
+        raise DataError(f"seed = {seed} is out of range; allowed is 0 or more")
+
+
+def _shuffled_queues(labels: NDArray[np.integer[Any]], rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """Per class that occurs, in order of its label, the indices of its samples in random order."""
+    shuffled = rng.permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    _, starts = np.unique(labels[by_label], return_index=True)
+    return np.split(by_label.astype(np.int64, copy=False), starts[1:])
+
+
+def _draw_classes(
+    draws: NDArray[np.float64], distribution: NDArray[np.float64], left: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """One class per draw (uniform in 0..1), as if taken one at a time from the `left` samples of each class.
+
+    The distribution changes only when a class empties. So all remaining draws are mapped at once, kept up to the one
+    that empties a class, and the others are mapped again.
+    """
+    left = left.copy()
+    classes = np.empty(len(draws), dtype=np.int64)
+    distribution = _exclude_empty(distribution, left)
+    done = 0
+    while done < len(draws):
+        bounds = np.cumsum(distribution)
+        # Division makes the last bound exactly 1; side="right" never picks a class of probability zero.
+        drawn = np.searchsorted(bounds / bounds[-1], draws[done:], side="right")
+        counts = np.bincount(drawn, minlength=len(left))
+        emptied = np.flatnonzero((counts >= left) & (left > 0))
+        kept = min((int(np.flatnonzero(drawn == each)[left[each] - 1]) + 1 for each in emptied), default=len(drawn))
+        classes[done : done + kept] = drawn[:kept]
+        left -= np.bincount(drawn[:kept], minlength=len(left))
+        done += kept
+        if done < len(draws):
+            distribution = _exclude_empty(distribution, left)
+    return classes
+
+
+def _exclude_empty(distribution: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The distribution over the classes that have samples left, each raised by the floor; sums to 1."""
+    raised: NDArray[np.float64] = np.where(left > 0, distribution + _FLOOR, 0.0)
+    return raised / float(raised.sum())
+
+
+def _pop(queues: list[NDArray[np.int64]], classes: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The next sample of each class asked for; lowers `left`, which also says how far each queue is used up."""
+    samples = np.empty(len(classes), dtype=np.int64)
+    for each in np.unique(classes):
+        places = np.flatnonzero(classes == each)
+        start = len(queues[each]) - left[each]
+        samples[places] = queues[each][start : start + len(places)]
+        left[each] -= len(places)
+    return samples
