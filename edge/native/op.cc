@@ -1,0 +1,116 @@
+#include "op.h"
+
+#include <cstdio>
+
+namespace sparsyedge {
+
+namespace {
+
+// Throws the message of a failed call into the runtime, and gives the status back to it.
+void Check(const ort::OrtApi* api, ort::OrtStatus* status) {
+  if (status == nullptr) return;
+  const std::string message = ort::GetErrorMessage(api, status);
+  ort::ReleaseStatus(api, status);
+  throw std::runtime_error(message);
+}
+
+Shape ReadShape(const ort::OrtApi* api, const ort::OrtTensorTypeAndShapeInfo* info) {
+  size_t rank = 0;
+  Check(api, ort::GetDimensionsCount(api, info, &rank));
+  Shape shape(rank);
+  Check(api, ort::GetDimensions(api, info, shape.data(), rank));
+  return shape;
+}
+
+}  // namespace
+
+std::string ToString(const Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::string ToString(float value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", static_cast<double>(value));
+  return text;
+}
+
+size_t ElementCount(const Shape& shape) {
+  size_t count = 1;
+  for (const int64_t dim : shape) count *= static_cast<size_t>(dim);
+  return count;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+float Context::Scalar(size_t index) const {
+  const auto tensor = Input<float>(index);
+  if (tensor.size != 1) {
+    throw OpError(std::string(tensor.name) + " has shape " + ToString(tensor.shape) + ", must hold exactly 1 value");
+  }
+  return tensor.data[0];
+}
+
+const void* Context::InputData(size_t index, Shape* shape) const {
+  const ort::OrtValue* value = nullptr;
+  Check(api_, ort::KernelContext_GetInput(api_, context_, index, &value));
+  if (value == nullptr) throw OpError(std::string(inputs_[index].name) + " is missing");
+
+  ort::OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(api_, ort::GetTensorTypeAndShape(api_, value, &info));
+  const auto release = [api = api_](ort::OrtTensorTypeAndShapeInfo* p) { ort::ReleaseTensorTypeAndShapeInfo(api, p); };
+  const std::unique_ptr<ort::OrtTensorTypeAndShapeInfo, decltype(release)> owned(info, release);
+  *shape = ReadShape(api_, info);
+
+  // The API has no const form of this call; inputs are only read.
+  void* data = nullptr;
+  Check(api_, ort::GetTensorMutableData(api_, const_cast<ort::OrtValue*>(value), &data));
+  return data;
+}
+
+void* Context::OutputData(size_t index, const Shape& shape) const {
+  ort::OrtValue* value = nullptr;
+  Check(api_, ort::KernelContext_GetOutput(api_, context_, index, shape.data(), shape.size(), &value));
+  if (value == nullptr) throw OpError(std::string(outputs_[index].name) + " is not connected");
+  void* data = nullptr;
+  Check(api_, ort::GetTensorMutableData(api_, value, &data));
+  return data;
+}
+
+void Context::RunParallel(void (*function)(void*, size_t), size_t total, void* user_data) const {
+  if (total == 1) return function(user_data, 0);
+  if (total > 1) Check(api_, ort::KernelContext_ParallelFor(api_, context_, function, total, 0, user_data));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+void ShapeContext::SameAsInput(size_t output, size_t input) const {
+  ort::OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(api_, ort::ShapeInferContext_GetInputTypeShape(api_, context_, input, &info));
+  // A shape that is not known arrives here as rank 0. To pass it on would declare the output a scalar.
+  if (ReadShape(api_, info).empty()) return;
+  Check(api_, ort::ShapeInferContext_SetOutputTypeShape(api_, context_, output, info));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+ort::OrtStatus* StatusFromException(const ort::OrtApi* api, const char* op_name) noexcept {
+  // A fixed buffer, since the exception may be that there is no memory left.
+  char text[1024];
+  const auto status = [&](ort::OrtErrorCode code, const char* message) {
+    std::snprintf(text, sizeof(text), "%s: %s", op_name, message);
+    return ort::CreateStatus(api, code, text);
+  };
+  try {
+    throw;
+  } catch (const OpError& error) {
+    return status(ort::ORT_INVALID_ARGUMENT, error.what());
+  } catch (const std::exception& error) {
+    return status(ort::ORT_RUNTIME_EXCEPTION, error.what());
+  } catch (...) {
+    return status(ort::ORT_FAIL, "unknown exception");
+  }
+}
+
+}  // namespace sparsyedge

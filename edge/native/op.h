@@ -1,0 +1,262 @@
+// The thin layer between an op and ONNX Runtime. With it an op is a struct that reads as its own specification:
+//
+//   struct Scale {
+//     static constexpr const char* kName = "Scale";
+//     static constexpr Port kInputs[] = {{"x"}, {"factor"}};
+//     static constexpr Port kOutputs[] = {{"y"}};
+//
+//     static void InferShapes(const ShapeContext& shapes) { shapes.SameAsInput(/*output=*/0, /*input=*/0); }
+//
+//     void Compute(const Context& context) const {
+//       const auto x = context.Input<float>(0);
+//       const float factor = context.Scalar(1);
+//       ParallelFill(context, context.Output<float>(0, x.shape), [=, x = x.data](size_t i) { return factor * x[i]; });
+//     }
+//   };
+//
+//   SPARSYEDGE_DEFINE_OP(Scale)   // and one line in register.cc
+//
+// Compute reports a bad input by throwing OpError. Nothing that is thrown leaves this layer: it becomes an OrtStatus,
+// to which the runtime adds the name of the node.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "ort_abi.h"
+
+namespace sparsyedge {
+
+using Shape = std::vector<int64_t>;
+
+// "[64,3,3,3]" and "1e-07", as they appear in error messages.
+std::string ToString(const Shape& shape);
+std::string ToString(float value);
+
+// The number of elements; 1 for a scalar.
+size_t ElementCount(const Shape& shape);
+
+// An input that an op cannot work with. The message names the input, its shape or value, and what is allowed.
+class OpError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// One input or output of an op; the name is for error messages.
+struct Port {
+  const char* name;
+  ort::ONNXTensorElementDataType type = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+};
+
+template <typename T>
+inline constexpr ort::ONNXTensorElementDataType kElementType{};
+template <>
+inline constexpr ort::ONNXTensorElementDataType kElementType<float> = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+
+// A view of an input (const T) or output (T). The memory belongs to the runtime and lives as long as the Compute call.
+template <typename T>
+struct Tensor {
+  const char* name;
+  Shape shape;
+  T* data;
+  size_t size;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Work split
+
+// A contiguous part of [0, count): elements [begin, end), the index-th of its Blocks.
+struct Block {
+  size_t index;
+  size_t begin;
+  size_t end;
+};
+
+// How [0, count) is cut into blocks. It depends on `count` alone and never on the number of threads, so whatever an op
+// computes per block has the same bits on every machine.
+class Blocks {
+ public:
+  static constexpr size_t kMaxCount = 32;
+
+  explicit Blocks(size_t count, size_t max_blocks = kMaxCount)
+      : count_(count), size_(std::max(kMinSize, RoundUp((count + max_blocks - 1) / max_blocks, kCacheLine))) {}
+
+  size_t count() const { return (count_ + size_ - 1) / size_; }
+  Block at(size_t index) const { return {index, index * size_, std::min(count_, (index + 1) * size_)}; }
+
+ private:
+  static constexpr size_t kMinSize = 16384;  // floats; below this, waking a thread costs more than the work
+  static constexpr size_t kCacheLine = 16;   // floats; two threads never write to one cache line
+
+  static size_t RoundUp(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+  size_t count_;
+  size_t size_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What an op sees of the runtime
+
+// One execution of one node.
+class Context {
+ public:
+  Context(const ort::OrtApi* api, ort::OrtKernelContext* context, const Port* inputs, const Port* outputs)
+      : api_(api), context_(context), inputs_(inputs), outputs_(outputs) {}
+
+  template <typename T>
+  Tensor<const T> Input(size_t index) const {
+    assert(inputs_[index].type == kElementType<T>);
+    Tensor<const T> tensor{inputs_[index].name, {}, nullptr, 0};
+    tensor.data = static_cast<const T*>(InputData(index, &tensor.shape));
+    tensor.size = ElementCount(tensor.shape);
+    return tensor;
+  }
+
+  // Allocates the output; its content is undefined until the op writes it.
+  template <typename T>
+  Tensor<T> Output(size_t index, const Shape& shape) const {
+    assert(outputs_[index].type == kElementType<T>);
+    return {outputs_[index].name, shape, static_cast<T*>(OutputData(index, shape)), ElementCount(shape)};
+  }
+
+  // The only element of a float input; throws when there are more or fewer.
+  float Scalar(size_t index) const;
+
+  // Calls body(block) once for every block, on the runtime's threads, and returns when all are done. A body is noexcept
+  // because it runs on threads with no frame of ours to catch anything: allocate before, check inputs before.
+  template <typename Body>
+  void ParallelFor(const Blocks& blocks, const Body& body) const {
+    static_assert(std::is_nothrow_invocable_v<const Body&, Block>, "declare the body noexcept");
+    struct Job {
+      const Blocks& blocks;
+      const Body& body;
+    } job{blocks, body};
+    RunParallel(
+        [](void* user_data, size_t index) {
+          const Job& self = *static_cast<const Job*>(user_data);
+          self.body(self.blocks.at(index));
+        },
+        blocks.count(), &job);
+  }
+
+ private:
+  const void* InputData(size_t index, Shape* shape) const;
+  void* OutputData(size_t index, const Shape& shape) const;
+  void RunParallel(void (*function)(void*, size_t), size_t total, void* user_data) const;
+
+  const ort::OrtApi* api_;
+  ort::OrtKernelContext* context_;
+  const Port* inputs_;
+  const Port* outputs_;
+};
+
+// Throws unless both tensors have the same shape.
+template <typename A, typename B>
+void RequireSameShape(const Tensor<A>& a, const Tensor<B>& b) {
+  if (a.shape != b.shape) {
+    throw OpError(std::string(a.name) + " has shape " + ToString(a.shape) + " and " + b.name + " has shape " +
+                  ToString(b.shape) + "; they must be equal");
+  }
+}
+
+// Sets out[i] = value_at(i) for every i, on all threads. value_at is inlined into a plain loop, which the compiler
+// vectorises when it has no branches; it must capture pointers by value for that.
+template <typename ValueAt>
+void ParallelFill(const Context& context, const Tensor<float>& out, ValueAt value_at) {
+  context.ParallelFor(Blocks(out.size), [value_at, data = out.data](Block block) noexcept {
+    for (size_t i = block.begin; i < block.end; ++i) data[i] = value_at(i);
+  });
+}
+
+// Shape inference of one node, while a graph is being loaded.
+class ShapeContext {
+ public:
+  ShapeContext(const ort::OrtApi* api, const ort::OrtShapeInferContext* context) : api_(api), context_(context) {}
+
+  // The output has type and shape of the input, symbolic dimensions included.
+  void SameAsInput(size_t output, size_t input) const;
+
+ private:
+  const ort::OrtApi* api_;
+  const ort::OrtShapeInferContext* context_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// From an op's struct to an OrtCustomOp
+
+// Turns the exception in flight into a status "<op>: <message>". Call it inside a catch block only.
+ort::OrtStatus* StatusFromException(const ort::OrtApi* api, const char* op_name) noexcept;
+
+// The OrtCustomOp of Op, and the API that its callbacks need. There is one per op and process.
+template <typename Op>
+struct Definition : ort::OrtCustomOp {
+  explicit Definition(const ort::OrtApi* runtime_api) : ort::OrtCustomOp{}, api(runtime_api) {
+    version = ort::kApiVersion;
+    Describe();
+    CreateKernelV2 = [](const OrtCustomOp* self, const ort::OrtApi*, const ort::OrtKernelInfo*, void** kernel) {
+      return Of(self)->Guard([&] { *kernel = new Kernel{Of(self), Op{}}; });
+    };
+    KernelComputeV2 = [](void* opaque, ort::OrtKernelContext* context) {
+      const Kernel& kernel = *static_cast<const Kernel*>(opaque);
+      const Definition* self = kernel.definition;
+      return self->Guard([&] { kernel.op.Compute(Context(self->api, context, Op::kInputs, Op::kOutputs)); });
+    };
+    KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+    InferOutputShapeFn = [](const OrtCustomOp* self, ort::OrtShapeInferContext* context) {
+      return Of(self)->Guard([&] { Op::InferShapes(ShapeContext(Of(self)->api, context)); });
+    };
+  }
+
+  const ort::OrtApi* api;
+
+ private:
+  // What one node of a graph owns. Runs of a session may overlap, so Compute is const.
+  struct Kernel {
+    const Definition* definition;
+    Op op;
+  };
+
+  static const Definition* Of(const OrtCustomOp* self) { return static_cast<const Definition*>(self); }
+
+  void Describe() {
+    GetName = [](const OrtCustomOp*) { return Op::kName; };
+    GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+    GetInputType = [](const OrtCustomOp*, size_t index) { return Op::kInputs[index].type; };
+    GetInputTypeCount = [](const OrtCustomOp*) { return std::size(Op::kInputs); };
+    GetOutputType = [](const OrtCustomOp*, size_t index) { return Op::kOutputs[index].type; };
+    GetOutputTypeCount = [](const OrtCustomOp*) { return std::size(Op::kOutputs); };
+    GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return ort::INPUT_OUTPUT_REQUIRED; };
+    GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return ort::INPUT_OUTPUT_REQUIRED; };
+    GetInputMemoryType = [](const OrtCustomOp*, size_t) { return ort::OrtMemTypeDefault; };
+    GetStartVersion = [](const OrtCustomOp*) { return 1; };
+    GetEndVersion = [](const OrtCustomOp*) { return INT32_MAX; };
+  }
+
+  template <typename Action>
+  ort::OrtStatus* Guard(const Action& action) const noexcept {
+    try {
+      action();
+      return nullptr;
+    } catch (...) {
+      return StatusFromException(api, Op::kName);
+    }
+  }
+};
+
+}  // namespace sparsyedge
+
+// Defines `const ort::OrtCustomOp* <Op>Definition(const ort::OrtApi*)`, which register.cc lists.
+#define SPARSYEDGE_DEFINE_OP(Op)                                           \
+  const ort::OrtCustomOp* Op##Definition(const ort::OrtApi* runtime_api) { \
+    static const Definition<Op> definition(runtime_api);                   \
+    return &definition;                                                    \
+  }

@@ -1,0 +1,26 @@
+// Hyperparameters that reach an op as a float input of one element, and the values they may have.
+#pragma once
+
+#include <cmath>
+
+#include "../op.h"
+
+namespace sparsyedge {
+
+inline float ReadBeta(const Context& context, size_t input) {
+  const float beta = context.Scalar(input);
+  if (!std::isfinite(beta) || beta <= 0.0f) {
+    throw OpError("beta is " + ToString(beta) + ", must be finite and above 0");
+  }
+  return beta;
+}
+
+inline float ReadWeightDecay(const Context& context, size_t input) {
+  const float weight_decay = context.Scalar(input);
+  if (!std::isfinite(weight_decay) || weight_decay < 0.0f) {
+    throw OpError("weight_decay is " + ToString(weight_decay) + ", must be finite and at least 0");
+  }
+  return weight_decay;
+}
+
+}  // namespace sparsyedge

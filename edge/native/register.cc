@@ -1,0 +1,69 @@
+// RegisterCustomOps, the one symbol that the library exports.
+#include <cstdio>
+#include <mutex>
+
+#include "ort_abi.h"
+
+// Every op of the library, each defined in a file of ops/.
+#define SPARSYEDGE_OPS(X) \
+  X(Decay)                \
+  X(DecayGrad)            \
+  X(PowerProp)            \
+  X(PowerPropGrad)        \
+  X(PruneActivation)
+
+namespace sparsyedge {
+
+#define DECLARE(Op) const ort::OrtCustomOp* Op##Definition(const ort::OrtApi* runtime_api);
+SPARSYEDGE_OPS(DECLARE)
+#undef DECLARE
+
+namespace {
+
+#define LIST(Op) Op##Definition,
+constexpr const ort::OrtCustomOp* (*kDefinitions[])(const ort::OrtApi*) = {SPARSYEDGE_OPS(LIST)};
+#undef LIST
+
+// CreateStatus has been in slot 0 since the first API version, so even a runtime that is too old can be told why.
+// Without any API there is nothing to make a status of; the graph then fails to load because its ops are unknown.
+ort::OrtStatus* RefuseOldRuntime(const ort::OrtApiBase* base) {
+  const ort::OrtApi* api = base->GetApi(ort::kOldestApiVersion);
+  if (api == nullptr) return nullptr;
+  char text[256];
+  std::snprintf(text, sizeof(text), "the sparsyedge ops need ONNX Runtime 1.%u or newer, this one is %s",
+                ort::kApiVersion, base->GetVersionString());
+  return ort::CreateStatus(api, ort::ORT_FAIL, text);
+}
+
+ort::OrtStatus* CreateDomain(const ort::OrtApi* api, ort::OrtCustomOpDomain** domain) {
+  if (ort::OrtStatus* status = ort::CreateCustomOpDomain(api, "sparsyedge", domain)) return status;
+  for (const auto definition : kDefinitions) {
+    if (ort::OrtStatus* status = ort::CustomOpDomain_Add(api, *domain, definition(api))) {
+      ort::ReleaseCustomOpDomain(api, *domain);
+      *domain = nullptr;
+      return status;
+    }
+  }
+  return nullptr;
+}
+
+// Session options keep a bare pointer to the domain, and nobody tells us when the last session is gone. So all sessions
+// share one domain that lives as long as the process (the library is linked with `nodelete` for the same reason).
+ort::OrtStatus* AddDomain(const ort::OrtApi* api, ort::OrtSessionOptions* options) {
+  static std::mutex mutex;
+  static ort::OrtCustomOpDomain* domain = nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (domain == nullptr) {
+    if (ort::OrtStatus* status = CreateDomain(api, &domain)) return status;
+  }
+  return ort::AddCustomOpDomain(api, options, domain);
+}
+
+}  // namespace
+}  // namespace sparsyedge
+
+extern "C" __attribute__((visibility("default"))) sparsyedge::ort::OrtStatus* RegisterCustomOps(
+    sparsyedge::ort::OrtSessionOptions* options, const sparsyedge::ort::OrtApiBase* base) noexcept {
+  const sparsyedge::ort::OrtApi* api = base->GetApi(sparsyedge::ort::kApiVersion);
+  return api == nullptr ? sparsyedge::RefuseOldRuntime(base) : sparsyedge::AddDomain(api, options);
+}
