@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-import io
+import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import onnx
-import onnxruntime
 from onnxruntime.capi._pybind_state import GradientNodeDefinition, register_gradient_definition
 from onnxruntime.training import artifacts as ort_artifacts
 from torch import nn
@@ -54,6 +54,8 @@ GENERATED_NAMES: dict[FileRole, str] = {
     "optimizer": "optimizer_model.onnx",
     "checkpoint": "checkpoint",
 }
+GENERATED_GRAPHS: tuple[FileRole, ...] = ("training", "eval", "optimizer")
+LOSS_NAME = "loss"
 
 
 def build_artifacts(
@@ -110,8 +112,7 @@ def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Pa
 def _generate(forward: onnx.ModelProto, *, trainable: list[str], statistics: dict[str, str], staging: Path) -> None:
     """Let onnxruntime-training build the gradient graph, the optimizer and the checkpoint."""
     _register_gradients()
-    onnxruntime.set_default_logger_severity(3)
-    with tempfile.TemporaryDirectory(dir=staging.parent) as generated, redirect_stdout(io.StringIO()):
+    with tempfile.TemporaryDirectory(dir=staging.parent) as generated, _quiet_stderr():
         ort_artifacts.generate_artifacts(
             forward,
             requires_grad=trainable,
@@ -127,17 +128,31 @@ def _generate(forward: onnx.ModelProto, *, trainable: list[str], statistics: dic
             shutil.move(Path(generated) / name, staging / FILE_NAMES[role])
 
 
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Keep native code from the terminal: the gradient builder prints 50 lines of its own and has no setting for it."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
 def _edit_generated(staging: Path, *, method: Method, prunable: Iterable[str]) -> None:
     """Prune activations in the training graph; give the evaluation graph running statistics and two outputs."""
+    graphs = {role: onnx.load(staging / FILE_NAMES[role]) for role in GENERATED_GRAPHS}
+    for graph in graphs.values():
+        rewrite.drop_counters(graph)
     if method.prune_activations:
-        training = onnx.load(staging / FILE_NAMES["training"])
-        rewrite.insert_activation_pruning(training, prunable)
-        onnx.save(training, staging / FILE_NAMES["training"])
-    evaluation = onnx.load(staging / FILE_NAMES["eval"])
-    loss = evaluation.graph.output[0].name
-    rewrite.freeze_batch_norms(evaluation)
-    rewrite.keep_outputs(evaluation, [loss, LOGITS_NAME])
-    onnx.save(evaluation, staging / FILE_NAMES["eval"])
+        rewrite.insert_activation_pruning(graphs["training"], prunable)
+    rewrite.freeze_batch_norms(graphs["eval"])
+    rewrite.keep_outputs(graphs["eval"], [LOSS_NAME, LOGITS_NAME])
+    for role, graph in graphs.items():
+        onnx.save(graph, staging / FILE_NAMES[role])
 
 
 def _register_gradients() -> None:

@@ -16,7 +16,7 @@ from sparsyedge.edge.artifacts import Method
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 
-__all__ = ["ReferenceStep", "prune_activation", "reference_step"]
+__all__ = ["ReferenceStep", "prune_activation", "reference_step", "reparametrise"]
 
 
 @dataclass
@@ -38,8 +38,7 @@ def reference_step(model: nn.Module, method: Method, x: Tensor, y: Tensor, *, le
     optimizer.zero_grad()
     prunable = prunable_names(model)
     effective = {
-        name: torch.sign(w) * torch.abs(w) ** method.beta if name in prunable else w
-        for name, w in model.named_parameters()
+        name: reparametrise(w, method.beta) if name in prunable else w for name, w in model.named_parameters()
     }
     recorder = _MethodMode({id(effective[name]): name for name in prunable} if method.prune_activations else {})
     with recorder:
@@ -53,6 +52,11 @@ def reference_step(model: nn.Module, method: Method, x: Tensor, y: Tensor, *, le
     }
     optimizer.step()
     return ReferenceStep(float(loss.detach()), gradients, recorder.relu_signs, recorder.kept_activations)
+
+
+def reparametrise(w: Tensor, beta: float) -> Tensor:
+    """theta = sign(w)|w|^beta; with beta = 1 the weight itself, whose zeros have gradients."""
+    return w if beta == 1 else torch.sign(w) * torch.abs(w) ** beta
 
 
 def prune_activation(x: Tensor, weight: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Functions change the model they are given and touch nothing that they do not nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -16,6 +17,7 @@ from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.native import OP_DOMAIN
 
 __all__ = [
+    "drop_counters",
     "freeze_batch_norms",
     "insert_activation_pruning",
     "insert_reparametrisation",
@@ -26,6 +28,7 @@ __all__ = [
 OP_DOMAIN_VERSION = 1
 BETA = "sparsyedge.beta"
 WEIGHT_DECAY = "sparsyedge.weight_decay"
+COUNTED_NAME = re.compile(r"onnx::(\w+)::\d+")
 
 
 def name_running_statistics(model: onnx.ModelProto) -> dict[str, str]:
@@ -37,6 +40,18 @@ def name_running_statistics(model: onnx.ModelProto) -> dict[str, str]:
                 old = node.input[position + 2]
                 outputs[old] = node.output[position] = f"{old}.new"
     return outputs
+
+
+def drop_counters(model: onnx.ModelProto) -> None:
+    """Rename `onnx::loss::7` to `loss`: the counter is the exporting process's own, and the same export has one hash."""
+    graph = model.graph
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = COUNTED_NAME.sub(r"\1", value.name)
+    for node in graph.node:
+        node.name = COUNTED_NAME.sub(r"\1", node.name)
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = COUNTED_NAME.sub(r"\1", name)
 
 
 def freeze_batch_norms(model: onnx.ModelProto) -> None:

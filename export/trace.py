@@ -7,6 +7,7 @@ import warnings
 
 import onnx
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 from sparsyedge.export.models import ModelSpec
@@ -22,7 +23,7 @@ TRACE_BATCH = 2
 
 def trace(model: nn.Module, spec: ModelSpec, *, training: bool) -> onnx.ModelProto:
     """The forward graph; every parameter and buffer is an initializer under its own name. The model stays as it was."""
-    # A trace in training mode updates the running statistics once.
+    # A trace in training mode updates the running statistics once, in the model and in the graph.
     before = {name: value.clone() for name, value in model.state_dict().items()}
     was_training = model.training
     model.train(training)
@@ -44,4 +45,7 @@ def trace(model: nn.Module, spec: ModelSpec, *, training: bool) -> onnx.ModelPro
         )
     model.load_state_dict(before)
     model.train(was_training)
-    return onnx.load_model_from_string(buffer.getvalue())
+    traced = onnx.load_model_from_string(buffer.getvalue())
+    for tensor in traced.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(before[tensor.name].numpy(), tensor.name))
+    return traced

@@ -1,0 +1,83 @@
+"""A run on the terminal while it happens: one line per closed round, a bar inside the open one."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from sparsyedge.benchmarks.tables import ratio
+from sparsyedge.coordinator.records import RoundRecord
+
+__all__ = ["LiveProgress"]
+
+
+class LiveProgress:
+    """An observer of a run that draws; where the output is no terminal, only the lines are printed."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("updates"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._bar: TaskID | None = None
+        self._rounds = 0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
+        self._show(f"waiting for devices before round {round_number}", online, needed)
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        self._rounds = rounds
+        self._restart()
+        self._show(f"round {round_number}/{rounds}, learning rate {learning_rate:.3g}", 0, len(cohort))
+
+    def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
+        self._console.print(f"round {round_number}: deadline passed with too few updates, extension {extension}")
+
+    def update_accepted(self, *, round_number: int, device: str, update_bytes: int, accepted: int, cohort: int) -> None:
+        if self._bar is not None:
+            self._progress.update(self._bar, completed=accepted, total=cohort)
+
+    def refused(self, *, round_number: int, device: str, reason: str) -> None:
+        self._console.print(f"round {round_number}: refused {device}: {reason}", style="yellow", markup=False)
+
+    def round_closed(self, record: RoundRecord) -> None:
+        dense = record.dense_bytes * record.updates
+        accuracy = "  -  " if record.test_accuracy is None else f"{record.test_accuracy:6.1%}"
+        self._console.print(
+            f"round {record.round:>3}/{self._rounds}  accuracy {accuracy}  sparsity {record.global_sparsity:.4f}  "
+            f"down {record.bytes_down / 1e6:6.2f} MB ({ratio(dense, record.bytes_down)})  "
+            f"up {record.bytes_up / 1e6:6.2f} MB ({ratio(dense, record.bytes_up)})  {record.seconds:5.1f} s",
+            highlight=False,
+        )
+
+    def run_ended(self, *, state: str, reason: str) -> None:
+        self._restart()
+        if state != "finished":
+            self._console.print(f"run {state}: {reason}", style="red", markup=False)
+
+    def _show(self, description: str, completed: int, total: int) -> None:
+        if self._bar is None:
+            self._bar = self._progress.add_task(description, total=total)
+        self._progress.update(self._bar, description=description, completed=completed, total=total)
+
+    def _restart(self) -> None:
+        """Take the bar away, so that the next one starts its own clock."""
+        if self._bar is not None:
+            self._progress.remove_task(self._bar)
+            self._bar = None
