@@ -131,12 +131,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dataset", choices=[name for name in DATASETS if name in PRESETS], default="digits")
     parser.add_argument("--data-dir", help="where the data set is (default: $SPARSYEDGE_DATA, then the user's cache)")
-    parser.add_argument("--width", type=_positive, default=16, help="channels of the first stage (default: %(default)s)")
+    parser.add_argument(
+        "--width", type=_positive, default=16, help="channels of the first stage (default: %(default)s)"
+    )
     parser.add_argument("--devices", type=_positive, default=4, help="device processes (default: %(default)s)")
     parser.add_argument("--rounds", type=_positive, help="rounds (default: the data set's preset)")
     parser.add_argument("--epochs", type=_positive, help="local epochs per round (default: the data set's preset)")
     parser.add_argument("--learning-rate", type=float, help="in the first round (default: the data set's preset)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed ends in the same model (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the same seed ends in the same model (default: %(default)s)"
+    )
     parser.add_argument("--run-dir", type=Path, help="where everything is kept (default: runs/demo-DATE-TIME)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

@@ -49,7 +49,9 @@ class Fleet:
             self.devices.append(_start(config, self._directory / config.id))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         # A finished run ends the devices by itself; what still runs is asked to, then made to.
         limit_s = STOP_LIMIT_S if error is None else 0.0
         for device in self.devices:

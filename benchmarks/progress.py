@@ -35,7 +35,9 @@ class LiveProgress:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def waiting(self, *, round_number: int, online: int, needed: int) -> None:
@@ -58,11 +60,10 @@ class LiveProgress:
 
     def round_closed(self, record: RoundRecord) -> None:
         dense = record.dense_bytes * record.updates
-        accuracy = "  -  " if record.test_accuracy is None else f"{record.test_accuracy:6.1%}"
+        accuracy = "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}"
         self._console.print(
-            f"round {record.round:>3}/{self._rounds}  accuracy {accuracy}  sparsity {record.global_sparsity:.4f}  "
-            f"down {record.bytes_down / 1e6:6.2f} MB ({ratio(dense, record.bytes_down)})  "
-            f"up {record.bytes_up / 1e6:6.2f} MB ({ratio(dense, record.bytes_up)})  {record.seconds:5.1f} s",
+            f"round {record.round}/{self._rounds}: accuracy {accuracy}, sparsity {record.global_sparsity:.4f}, "
+            f"down {ratio(dense, record.bytes_down)}, up {ratio(dense, record.bytes_up)}, {record.seconds:.1f} s",
             highlight=False,
         )
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +29,7 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     console.print()
     console.print(_round_table(summary.rounds))
     console.print(_device_table(summary.devices))
+    console.print(_meter_line(summary.devices), highlight=False, soft_wrap=True)
     console.print(f"model     {Path(summary.run_dir) / 'model.onnx'}", highlight=False, soft_wrap=True)
     console.print(f"sha256    {summary.run.model_sha256}", highlight=False, soft_wrap=True)
     console.print(f"run       {summary.run_dir}", highlight=False, soft_wrap=True)
@@ -48,9 +50,8 @@ def as_json(summary: RunSummary) -> str:
 
 
 def _round_table(rounds: tuple[RoundRecord, ...]) -> Table:
-    table = Table(title="rounds: bytes are those of all devices, the ratio is to dense float32", title_justify="left")
-    for heading in ("round", "accuracy", "sparsity", "down MB", "ratio", "up MB", "ratio", "updates", "refused", "s"):
-        table.add_column(heading, justify="right")
+    title = "rounds (MB of all devices, and how many times less than dense float32)"
+    table = _table(title, "round", "accuracy", "sparsity", "down MB", "", "up MB", "", "updates", "seconds")
     for record in rounds:
         dense = record.dense_bytes * record.updates
         table.add_row(
@@ -61,34 +62,42 @@ def _round_table(rounds: tuple[RoundRecord, ...]) -> Table:
             ratio(dense, record.bytes_down),
             f"{record.bytes_up / 1e6:.2f}",
             ratio(dense, record.bytes_up),
-            str(record.updates),
-            str(record.refused),
+            f"{record.updates}" + (f" (+{record.refused} refused)" if record.refused else ""),
             f"{record.seconds:.1f}",
         )
     return table
 
 
 def _device_table(devices: tuple[DeviceRecord, ...]) -> Table:
-    table = Table(title="devices: seconds and joules of all rounds, by phase", title_justify="left")
-    table.add_column("device")
-    for phase in PHASES:
-        table.add_column(phase, justify="right")
-    for heading in ("energy", "steps", "peak MB"):
-        table.add_column(heading, justify="right")
+    table = _table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
     for device in devices:
         costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in PHASES]
         table.add_row(
             device.id,
-            *[f"{cost.seconds:.1f} s\n{_joules(cost)}" for cost in costs],
-            f"{device.energy_kind}\n({device.energy_source})",
+            "s\nJ",
+            *[f"{cost.seconds:.1f}\n{_joules(cost)}" for cost in costs],
             str(device.steps),
             f"{device.peak_rss_mb:.0f}",
         )
     return table
 
 
+def _meter_line(devices: tuple[DeviceRecord, ...]) -> str:
+    """Joules never stand alone: how they were come by, for every device."""
+    meters = sorted({f"{device.energy_kind} ({device.energy_source})" for device in devices})
+    return f"joules    {', '.join(meters)}"
+
+
+def _table(title: str, *headings: str) -> Table:
+    """A table that fits a terminal of 80 columns."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "device" else "right", no_wrap=True)
+    return table
+
+
 def _joules(cost: PhaseCost) -> str:
-    return "-" if cost.joules is None else f"{cost.joules:.1f} J"
+    return "-" if cost.joules is None else f"{cost.joules:.1f}"
 
 
 def _device_document(device: DeviceRecord) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What runs on a device: agent, trainer, runtime session, link, wire format and the native op library. Never imports torch."""
+"""What runs on a device: agent, trainer, runtime session, link, wire format, native op library. Never imports torch."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol, Self, cast
 
 import msgspec
+
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = [

@@ -31,7 +31,6 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
-
 from sparsyedge.export import rewrite
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 from sparsyedge.export.trace import LOGITS_NAME, OPSET, trace

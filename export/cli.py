@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--classes", type=int, help="another number of classes than the data set's")
     parser.add_argument("--input-shape", type=int, nargs=3, metavar=("C", "H", "W"), help="another input shape")
     parser.add_argument("--method", choices=METHODS, default="sparsyfed")
-    parser.add_argument("--sparsity", type=float, default=0.95, help="target of the global pruning (default: %(default)s)")
+    parser.add_argument(
+        "--sparsity", type=float, default=0.95, help="target of the global pruning (default: %(default)s)"
+    )
     parser.add_argument("--beta", type=float, default=1.25, help="exponent of Powerpropagation (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")

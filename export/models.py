@@ -102,5 +102,7 @@ def _draw_theta(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[
     """Variance scaling by fan-in: truncated normal at two standard deviations, with variance one over fan-in."""
     fan_in = int(np.prod(shape[1:]))
     scale = (1 / fan_in) ** 0.5 / TRUNCATED_STD
-    draw: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = truncnorm.rvs(-2, 2, scale=scale, size=shape, random_state=rng)
+    draw: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = truncnorm.rvs(
+        -2, 2, scale=scale, size=shape, random_state=rng
+    )
     return draw

@@ -37,9 +37,7 @@ def reference_step(model: nn.Module, method: Method, x: Tensor, y: Tensor, *, le
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=method.weight_decay)
     optimizer.zero_grad()
     prunable = prunable_names(model)
-    effective = {
-        name: reparametrise(w, method.beta) if name in prunable else w for name, w in model.named_parameters()
-    }
+    effective = {name: reparametrise(w, method.beta) if name in prunable else w for name, w in model.named_parameters()}
     recorder = _MethodMode({id(effective[name]): name for name in prunable} if method.prune_activations else {})
     with recorder:
         logits = torch.func.functional_call(model, effective, (x,))
@@ -71,7 +69,7 @@ def prune_activation(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class _MethodMode(TorchFunctionMode):
-    """Gives the layers of the named weights (by `id` of the tensor) the method's backward; writes down signs and masks."""
+    """Gives the layers of the named weights (by tensor `id`) the method's backward; writes down signs and masks."""
 
     def __init__(self, weights: Mapping[int, str]) -> None:
         super().__init__()

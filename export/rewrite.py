@@ -43,7 +43,7 @@ def name_running_statistics(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def drop_counters(model: onnx.ModelProto) -> None:
-    """Rename `onnx::loss::7` to `loss`: the counter is the exporting process's own, and the same export has one hash."""
+    """Rename `onnx::loss::7` to `loss`: the counter is that of the process, and the same export should have one hash."""
     graph = model.graph
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         value.name = COUNTED_NAME.sub(r"\1", value.name)
@@ -87,7 +87,9 @@ def insert_reparametrisation(
         renamed[name] = f"{name}.theta" if name in powered else f"{name}.decayed"
         operator, inputs = ("PowerProp", [name, BETA]) if name in powered else ("Decay", [name])
         nodes.append(
-            helper.make_node(operator, [*inputs, WEIGHT_DECAY], [renamed[name]], name=f"{name}.{operator}", domain=OP_DOMAIN)
+            helper.make_node(
+                operator, [*inputs, WEIGHT_DECAY], [renamed[name]], name=f"{name}.{operator}", domain=OP_DOMAIN
+            )
         )
     for node in graph.node:
         _redirect(node, renamed)
@@ -116,7 +118,11 @@ def insert_activation_pruning(model: onnx.ModelProto, prunable: Iterable[str]) -
             pruned = f"{weight}.pruned_input"
             nodes.append(
                 helper.make_node(
-                    "PruneActivation", [activation, weight], [pruned], name=f"{weight}.PruneActivation", domain=OP_DOMAIN
+                    "PruneActivation",
+                    [activation, weight],
+                    [pruned],
+                    name=f"{weight}.PruneActivation",
+                    domain=OP_DOMAIN,
                 )
             )
             _redirect(node, {activation: pruned})
@@ -124,7 +130,7 @@ def insert_activation_pruning(model: onnx.ModelProto, prunable: Iterable[str]) -
         nodes.append(node)
     if unseen:
         raise ArtifactError(
-            f"no weight gradient of {sorted(unseen)[0]} was found in the training graph, so its input cannot be pruned; "
+            f"the training graph has no weight gradient of {sorted(unseen)[0]}, so its input cannot be pruned; "
             f"the layers that can be pruned are 2-d convolutions and linear layers"
         )
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -146,6 +152,7 @@ def _layer_inputs(nodes: Iterable[onnx.NodeProto], prunable: Iterable[str]) -> d
 
 def _differentiated_weight(node: onnx.NodeProto, layers: Mapping[str, str]) -> str | None:
     """The weight whose gradient this node computes from the layer's input, if it is such a node."""
+    output: str
     for output in node.output:
         weight = output.removesuffix(".theta_grad")
         if weight != output and weight in layers and layers[weight] in node.input:

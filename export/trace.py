@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from typing import Any
 
 import onnx
 import torch
@@ -27,7 +28,7 @@ def trace(model: nn.Module, spec: ModelSpec, *, training: bool) -> onnx.ModelPro
     before = {name: value.clone() for name, value in model.state_dict().items()}
     was_training = model.training
     model.train(training)
-    buffer = io.BytesIO()
+    buffer: Any = io.BytesIO()  # the exporter takes it, its annotation does not
     with warnings.catch_warnings():
         # The tracing exporter is deprecated in favour of one that cannot write training graphs.
         warnings.simplefilter("ignore")

@@ -3,7 +3,7 @@
 Parity is teacher-forced: before every step both sides get the same weights, statistics and batch, because float32
 trajectories drift apart by themselves within a few steps. It is measured on batches for which both sides make the same
 discrete choices (ReLU signs, kept activations). Where a value falls on different sides of a threshold, one flip alone
-moves a small gradient by 1e-2, in torch's float32 against its float64 as much as here, and says nothing about the graph:
+moves a small gradient by 1e-2, in torch's float32 against its float64 as much as here, and says nothing of the graph:
 such a batch is replaced by another.
 """
 
@@ -75,9 +75,7 @@ class _Comparison:
         self._session = TrainingSession(artifacts)
         self._probe = _GradientProbe(artifacts)
         self._dense = self._session.state()
-        spec = ModelSpec(
-            self._manifest.model, self._manifest.width, self._manifest.classes, self._manifest.input_shape
-        )
+        spec = ModelSpec(self._manifest.model, self._manifest.width, self._manifest.classes, self._manifest.input_shape)
         self._model = build_model(spec, beta=self._manifest.method.beta, seed=self._manifest.seed)
 
     def step(self, parity: Parity, *, pruned: bool) -> Parity:
@@ -94,7 +92,7 @@ class _Comparison:
         updated = {name: tensor.detach().numpy() for name, tensor in self._model.state_dict().items()}
         step = parity.steps + 1
         return Parity(
-            loss=max(parity.loss, _worst(step, "loss", {"": np.float32(loss)}, {"": np.float32(reference.loss)})),
+            loss=max(parity.loss, _worst(step, "loss", {"": np.array([loss])}, {"": np.array([reference.loss])})),
             gradient=max(parity.gradient, _worst(step, "gradient of ", gradients, reference.gradients)),
             updated=max(parity.updated, _worst(step, "updated ", self._session.state(), updated)),
             steps=step,
@@ -125,7 +123,7 @@ def _same_choices(choices: _Choices, reference: ReferenceStep) -> bool:
     )
 
 
-def _worst(step: int, what: str, ours: Mapping[str, FloatArray], theirs: Mapping[str, FloatArray]) -> float:
+def _worst(step: int, what: str, ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> float:
     """The largest relative L2 difference over all tensors; raises ArtifactError where it is beyond the tolerance."""
     errors = {name: _relative_l2(ours[name], theirs[name]) for name in ours}
     name = max(errors, key=lambda key: errors[key])
@@ -137,7 +135,7 @@ def _worst(step: int, what: str, ours: Mapping[str, FloatArray], theirs: Mapping
     return errors[name]
 
 
-def _relative_l2(ours: FloatArray, theirs: FloatArray) -> float:
+def _relative_l2(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
     difference = float(np.linalg.norm((ours.astype(np.float64) - theirs).reshape(-1)))
     scale = float(np.linalg.norm(theirs.astype(np.float64).reshape(-1)))
     return difference / scale if scale > 0 else difference
@@ -165,7 +163,9 @@ class _GradientProbe:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.register_custom_ops_library(str(library_path()))
-        self._session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
 
     def run(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> tuple[State, _Choices]:
         """The gradients by parameter name, and the choices made on the way to them."""

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 from numpy.typing import NDArray
+
 from sparsyedge.edge.errors import DataError
 
 __all__ = ["epoch_order", "split_batches"]

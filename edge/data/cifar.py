@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.data.download import Archive
 from sparsyedge.edge.errors import DataError

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from sparsyedge.edge.errors import DataError
 
 __all__ = ["Dataset", "Samples", "check"]

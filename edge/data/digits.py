@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.errors import DataError
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from sparsyedge.edge.errors import DataError
 
 __all__ = ["lda_partition"]

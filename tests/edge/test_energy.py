@@ -10,6 +10,7 @@ from types import ModuleType
 
 import msgspec
 import pytest
+
 from sparsyedge.edge.energy import EnergyMeter, Kind, NullMeter, PhaseCost, PhaseRecorder, open_meter, peak_rss_mb
 from sparsyedge.edge.errors import ConfigError
 

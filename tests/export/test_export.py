@@ -22,7 +22,9 @@ from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 from sparsyedge.export.verify import verify
 
 
-@pytest.mark.parametrize(("classes", "parameters", "prunable"), [(10, 11_173_962, 11_164_352), (100, 11_220_132, 11_210_432)])
+@pytest.mark.parametrize(
+    ("classes", "parameters", "prunable"), [(10, 11_173_962, 11_164_352), (100, 11_220_132, 11_210_432)]
+)
 def test_resnet18_of_width_64_has_the_papers_number_of_parameters(classes: int, parameters: int, prunable: int) -> None:
     model = build_model(ModelSpec("resnet18", 64, classes, (3, 32, 32)), beta=1.25, seed=0)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
@@ -52,7 +54,9 @@ def test_the_manifest_describes_the_checkpoint(tiny: Artifacts) -> None:
 
 @pytest.mark.parametrize("beta", [1.0, 1.15, 1.25])
 @pytest.mark.parametrize("prune_activations", [True, False])
-def test_exported_graphs_train_as_torch_does(export_tiny: Callable[..., Artifacts], beta: float, prune_activations: bool) -> None:
+def test_exported_graphs_train_as_torch_does(
+    export_tiny: Callable[..., Artifacts], beta: float, prune_activations: bool
+) -> None:
     parity = verify(export_tiny(beta=beta, prune_activations=prune_activations))
     assert parity.steps == 3
     assert max(parity.loss, parity.gradient, parity.updated) <= 1e-5
@@ -110,11 +114,18 @@ def test_the_command_prints_one_json_document(tmp_path: Path, capfd: pytest.Capt
 def test_a_folder_that_holds_something_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("keep me")
     with pytest.raises(ConfigError, match="not empty"):
-        export_model(ModelSpec("resnet18", 4, 5, (3, 16, 16)), make_method("sparsyfed", sparsity=0.9, beta=1.25), tmp_path, seed=0)
+        export_model(
+            ModelSpec("resnet18", 4, 5, (3, 16, 16)),
+            make_method("sparsyfed", sparsity=0.9, beta=1.25),
+            tmp_path,
+            seed=0,
+        )
     assert (tmp_path / "precious").read_text() == "keep me"
 
 
-@pytest.mark.parametrize(("sparsity", "beta", "key"), [(1.0, 1.25, "sparsity"), (-0.1, 1.25, "sparsity"), (0.9, 0.0, "beta")])
+@pytest.mark.parametrize(
+    ("sparsity", "beta", "key"), [(1.0, 1.25, "sparsity"), (-0.1, 1.25, "sparsity"), (0.9, 0.0, "beta")]
+)
 def test_numbers_out_of_range_are_refused_by_name(sparsity: float, beta: float, key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         make_method("sparsyfed", sparsity=sparsity, beta=beta)
@@ -124,4 +135,3 @@ def test_a_linear_layer_without_a_gradient_node_is_reported(tiny: Artifacts) -> 
     graph = onnx.load(tiny.path("eval"))
     with pytest.raises(ArtifactError, match="no weight gradient"):
         rewrite.insert_activation_pruning(graph, tiny.manifest.prunable)
-

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from sparsyedge.hardware.meters.cpu_model import DEFAULT_CORE_WATTS, CpuModelMeter
 
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from sparsyedge.hardware.meters.hwmon import HwmonMeter, find_channels
 
 

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from sparsyedge.hardware.meters.rapl import RaplMeter
 
 RANGE_UJ = 262_143_328_850

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sparsyedge.edge.data import epoch_order, split_batches
 from sparsyedge.edge.errors import DataError
 

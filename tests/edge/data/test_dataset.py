@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from sparsyedge.edge.data import Dataset, Samples, check
 from sparsyedge.edge.errors import DataError
 

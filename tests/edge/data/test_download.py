@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+
 from sparsyedge.edge.data.cifar import CIFAR100, CifarVersion
 from sparsyedge.edge.data.download import Archive, fetch
 from sparsyedge.edge.data.loaders import load_cifar

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from sparsyedge.edge.data import DATASETS, load
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion
 from sparsyedge.edge.errors import DataError

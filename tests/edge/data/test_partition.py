@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from sparsyedge.edge.data import lda_partition
 from sparsyedge.edge.errors import DataError
 
