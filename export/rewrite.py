@@ -43,7 +43,7 @@ def name_running_statistics(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def drop_counters(model: onnx.ModelProto) -> None:
-    """Rename `onnx::loss::7` to `loss`: the counter is that of the process, and the same export should have one hash."""
+    """Rename `onnx::loss::7` to `loss`: the counter is that of the process, and one export should have one hash."""
     graph = model.graph
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         value.name = COUNTED_NAME.sub(r"\1", value.name)

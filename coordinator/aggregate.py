@@ -1,0 +1,49 @@
+"""Federated averaging: numpy only, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.tensors import State
+
+__all__ = ["average"]
+
+
+def average(updates: Iterable[tuple[int, State]]) -> State:
+    """The mean of the states weighted by their samples, BatchNorm's statistics included; needs at least one update.
+
+    Takes the updates one at a time and lets go of each, so memory is one float64 sum and one update, however many
+    devices took part. The bits of the result depend on the order of the updates: pass them in device order.
+    """
+    sums: dict[str, NDArray[np.float64]] = {}
+    total = 0
+    for samples, state in updates:
+        total += samples
+        _add(sums, samples, state)
+        # Let go before the next one is decoded.
+        del state
+    if total == 0:
+        raise ValueError("average of no updates")
+    return {name: _to_float32(summed, total) for name, summed in sums.items()}
+
+
+def _add(sums: dict[str, NDArray[np.float64]], samples: int, state: State) -> None:
+    for name, tensor in state.items():
+        # The weight is applied in float64, where an entry that is zero on every device stays exactly zero and the only
+        # rounding that matters is the last one.
+        weighted = np.multiply(tensor, np.float64(samples), dtype=np.float64)
+        if name in sums:
+            sums[name] += weighted
+        else:
+            sums[name] = weighted
+
+
+def _to_float32(summed: NDArray[np.float64], total: int) -> NDArray[np.float32]:
+    np.divide(summed, np.float64(total), out=summed)
+    mean = summed.astype(np.float32)
+    # A small negative mean may round to -0.0: an entry more on the wire, and another hash for the same model.
+    mean += np.float32(0.0)
+    return mean

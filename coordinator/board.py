@@ -1,0 +1,92 @@
+"""What the fleet can read at any time: the task of the present round, and the blobs that it names."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.events import OpenRound
+from sparsyedge.coordinator.global_model import GlobalModel
+from sparsyedge.coordinator.outbox import Outbox
+from sparsyedge.coordinator.schedule import learning_rate
+from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
+from sparsyedge.edge.messages import Blob, RoundTask
+from sparsyedge.edge.transfer import blob_of
+
+__all__ = ["Board"]
+
+
+class Board:
+    """Keeps the retained state of a run in step with its rounds."""
+
+    def __init__(self, config: RunConfig, artifacts: Artifacts, outbox: Outbox) -> None:
+        self._config = config
+        self._manifest = artifacts.manifest
+        self._outbox = outbox
+        self._task: RoundTask | None = None
+        for role, file in artifacts.manifest.files.items():
+            outbox.put(Blob(sha256=file.sha256, bytes=file.bytes), artifacts.path(role).read_bytes)
+        content = (artifacts.directory / MANIFEST_NAME).read_bytes()
+        self._manifest_blob = blob_of(content)
+        outbox.put(self._manifest_blob, lambda: content)
+
+    @property
+    def round(self) -> int:
+        """The round that was announced last, 0 before the first."""
+        return self._task.round if self._task else 0
+
+    @property
+    def cohort(self) -> tuple[str, ...]:
+        """The cohort that was announced last."""
+        return self._task.cohort if self._task else ()
+
+    def learning_rate(self, round_number: int) -> float:
+        """The rate that devices train with in a round."""
+        rate = self._config.learning_rate
+        return learning_rate(round_number, self._config.rounds, start=rate.start, end=rate.end)
+
+    def open_round(self, command: OpenRound, model: GlobalModel, *, left_s: float) -> None:
+        """Announce a round that ends in `left_s`; its model replaces the one of the round before."""
+        if not model.is_initial:
+            self._outbox.put(model.blob, model.path.read_bytes)
+        task = RoundTask(
+            run=self._config.name,
+            round=command.round,
+            rounds=self._config.rounds,
+            state="open",
+            cohort=command.cohort,
+            manifest=self._manifest_blob,
+            model_id=model.id,
+            model=model.blob,
+            learning_rate=self.learning_rate(command.round),
+            epochs=self._config.epochs,
+            batch_size=self._config.batch_size,
+            sparsity=self._manifest.method.sparsity,
+            seed=self._config.seed,
+            deadline_unix_s=time.time() + left_s,
+        )
+        self._announce(task)
+        artifacts = {file.sha256 for file in self._manifest.files.values()}
+        self._outbox.keep_only({self._manifest_blob.sha256, model.blob.sha256, *artifacts})
+
+    def extend_round(self, cohort: tuple[str, ...], *, left_s: float) -> None:
+        """Announce the open round again, with another deadline and perhaps other members."""
+        if self._task is not None:
+            task = msgspec.structs.replace(self._task, cohort=cohort, deadline_unix_s=time.time() + left_s)
+            self._announce(task)
+
+    def end(self, state: Literal["closed", "finished"]) -> None:
+        """Announce that the round, or the whole run, takes no more updates."""
+        if self._task is not None:
+            self._announce(msgspec.structs.replace(self._task, state=state))
+
+    def clear(self) -> None:
+        """Withdraw all blobs; the last task stays for devices that come later."""
+        self._outbox.keep_only(set())
+
+    def _announce(self, task: RoundTask) -> None:
+        self._task = task
+        self._outbox.announce(task)

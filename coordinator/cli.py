@@ -1,0 +1,223 @@
+"""`sparsyedge coordinator run RUN.toml | status RUN_DIR [--json] | stop RUN_DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import get_args
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from sparsyedge.coordinator.config import load_run_config
+from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
+from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.energy import Phase
+from sparsyedge.edge.errors import RunError
+
+__all__ = ["LineObserver", "device_table", "main", "round_table"]
+
+
+EXIT_INTERRUPTED = 130
+PHASES: tuple[str, ...] = get_args(Phase)
+
+
+def main(argv: list[str]) -> int:
+    """Run the subcommand and return its exit code; raises SparsyedgeError for a fault that we can name."""
+    arguments = _parser().parse_args(argv)
+    match arguments.command:
+        case "run":
+            return _run(arguments.config)
+        case "status":
+            return _status(arguments.run_dir, as_json=arguments.json)
+        case _:
+            return _stop(arguments.run_dir)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge coordinator", description="Lead a fleet through the rounds of a run."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="lead a run from its first round to its model")
+    run.add_argument("config", type=Path, metavar="RUN.toml")
+    status = commands.add_parser("status", help="show how far a run is, and what it cost")
+    status.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    status.add_argument("--json", action="store_true", help="print one JSON document")
+    stop = commands.add_parser("stop", help="let a run finish after the round that is open")
+    stop.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    return parser
+
+
+def _run(config_path: Path) -> int:
+    # Here, because it brings ONNX Runtime along, which `status` and `stop` can do without.
+    from sparsyedge.coordinator.service import prepare
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    config = load_run_config(config_path)
+    coordinator = prepare(config, LineObserver())
+    interrupted = False
+
+    def stop() -> None:
+        nonlocal interrupted
+        interrupted = True
+        coordinator.interrupt()
+
+    with _on_signals(stop):
+        summary = coordinator.run()
+    _say(f"run directory: {summary.run_dir}")
+    if summary.run.model_sha256:
+        _say(f"model.onnx:    sha256 {summary.run.model_sha256}")
+    return EXIT_INTERRUPTED if interrupted else 0
+
+
+def _status(run_dir: Path, *, as_json: bool) -> int:
+    with closing(Store.open(run_dir)) as store:
+        summary = store.summary()
+    if as_json:
+        print(msgspec.json.encode(summary).decode())
+        return 0
+    console = Console()
+    console.print(_describe_run(summary.run, len(summary.rounds)), highlight=False, markup=False)
+    if summary.rounds:
+        console.print(round_table(summary.rounds))
+    if summary.devices:
+        console.print(device_table(summary.devices))
+    for refusal in summary.refusals:
+        console.print(
+            f"refused {refusal.count}x in round {refusal.round} from {refusal.device}: {refusal.reason}",
+            highlight=False,
+            markup=False,
+        )
+    return 0
+
+
+def _stop(run_dir: Path) -> int:
+    with closing(Store.open(run_dir)) as store:
+        run = store.run()
+        if run.state != "running":
+            raise RunError(f"run {run.name} in {run_dir} is {run.state} already; there is nothing to stop")
+        store.request_stop()
+    _say(f"run {run.name} will finish after the round that is open")
+    return 0
+
+
+def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
+    """One row per closed round; ratios compare with the same number of dense models."""
+    table = Table(title="Rounds")
+    for name in ("round", "accuracy", "loss", "sparsity", "down", "up", "updates", "refused", "lr", "seconds"):
+        table.add_column(name, justify="right")
+    for record in rounds:
+        dense = record.dense_bytes * max(1, record.updates)
+        table.add_row(
+            str(record.round),
+            _optional(record.test_accuracy, "{:.2%}"),
+            _optional(record.test_loss, "{:.4f}"),
+            f"{record.global_sparsity:.2%}",
+            f"{record.bytes_down / 1e6:.2f} MB ({record.bytes_down / dense:.0%})",
+            f"{record.bytes_up / 1e6:.2f} MB ({record.bytes_up / dense:.0%})",
+            str(record.updates),
+            str(record.refused),
+            f"{record.learning_rate:.4f}",
+            f"{record.seconds:.1f}",
+        )
+    return table
+
+
+def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
+    """One row per device, with the seconds and joules of each phase over all rounds."""
+    table = Table(title="Devices")
+    table.add_column("device")
+    for name in ("pid", "rounds", "steps", "loss", *PHASES, "peak RSS", "energy"):
+        table.add_column(name, justify="right")
+    for device in devices:
+        table.add_row(
+            device.id,
+            str(device.pid),
+            str(device.rounds),
+            str(device.steps),
+            f"{device.last_loss:.4f}",
+            *(_phase(device, phase) for phase in PHASES),
+            f"{device.peak_rss_mb:.0f} MB",
+            f"{device.energy_source} ({device.energy_kind})",
+        )
+    return table
+
+
+def _phase(device: DeviceRecord, phase: str) -> str:
+    cost = device.phases.get(phase)
+    if cost is None:
+        return "-"
+    return f"{cost.seconds:.1f} s" + ("" if cost.joules is None else f" {cost.joules:.1f} J")
+
+
+def _optional(value: float | None, pattern: str) -> str:
+    return "-" if value is None else pattern.format(value)
+
+
+def _describe_run(run: RunRecord, closed: int) -> str:
+    line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
+    if run.state == "running":
+        return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
+    return f"{line}; {run.reason}" if run.reason else line
+
+
+class LineObserver:
+    """Prints one line per event."""
+
+    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
+        _say(f"round {round_number}: waiting for devices, {online} of {needed} online")
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        _say(f"round {round_number} of {rounds}: open for {len(cohort)} devices, learning rate {learning_rate:.4f}")
+
+    def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
+        _say(f"round {round_number}: too few updates at the deadline, extended ({extension}) for {len(cohort)} devices")
+
+    def update_accepted(self, *, round_number: int, device: str, update_bytes: int, accepted: int, cohort: int) -> None:
+        _say(f"round {round_number}: update of {device} accepted, {update_bytes} bytes ({accepted} of {cohort})")
+
+    def refused(self, *, round_number: int, device: str, reason: str) -> None:
+        _say(f"round {round_number}: refused from {device}: {reason}")
+
+    def round_closed(self, record: RoundRecord) -> None:
+        accuracy = _optional(record.test_accuracy, "{:.2%}")
+        _say(
+            f"round {record.round}: closed with {record.updates} updates, accuracy {accuracy}, "
+            f"sparsity {record.global_sparsity:.2%}, {record.bytes_up} bytes up, {record.seconds:.1f} s"
+        )
+
+    def run_ended(self, *, state: str, reason: str) -> None:
+        _say(f"run {state}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+@contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on the first SIGINT or SIGTERM; the second ends the process at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        print(f"got {signal.Signals(number).name}; stopping, the open round is given up", file=sys.stderr, flush=True)
+        restore()
+        stop()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        restore()

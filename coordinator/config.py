@@ -1,0 +1,106 @@
+"""RUN.toml: one federated run, read once and checked as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
+from sparsyedge.edge.errors import ConfigError
+
+__all__ = ["LearningRateConfig", "RunConfig", "check_run_config", "load_run_config"]
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+# Seeds travel as JSON numbers, which other readers hold as doubles.
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Rate = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class LearningRateConfig(Section, frozen=True, kw_only=True):
+    """The rate before the first round and the rate of the last one."""
+
+    start: Rate = 0.5
+    end: Rate = 0.01
+
+
+class RunConfig(Section, frozen=True, kw_only=True):
+    """What is trained, on how many devices, for how long, and where the result goes."""
+
+    name: Identifier
+    """Names the run in every message and frame; an update made for another run is refused."""
+    artifacts: str
+    run_dir: str
+    dataset: str
+    """What the global model is evaluated on: the test part of a data set by name, or the path of an .npz."""
+    rounds: Positive
+    cohort_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    data_dir: str | None = None
+    fleet: Identifier = "default"
+    epochs: Positive = 1
+    batch_size: Positive = 16
+    learning_rate: LearningRateConfig = LearningRateConfig()
+    min_updates: Positive | None = None
+    """A round may close at its deadline with this many; the whole cohort where it is left out."""
+    min_devices: Positive | None = None
+    """Round 1 opens when this many are online; the cohort's size where it is left out."""
+    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=7 * 86_400)] = 600.0
+    seed: Seed = 1337
+    threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    eval_every: Positive = 1
+    """Evaluate after every so many rounds; the last round is always evaluated."""
+    broker: BrokerConfig = BrokerConfig()
+
+    @property
+    def updates_needed(self) -> int:
+        """How many updates a round needs to close at its deadline."""
+        return self.cohort_size if self.min_updates is None else self.min_updates
+
+    @property
+    def devices_needed(self) -> int:
+        """How many devices must be online for round 1 to open."""
+        return self.cohort_size if self.min_devices is None else self.min_devices
+
+    @property
+    def artifacts_path(self) -> Path:
+        return Path(self.artifacts).expanduser()
+
+    @property
+    def run_path(self) -> Path:
+        return Path(self.run_dir).expanduser()
+
+    @property
+    def data_path(self) -> Path | None:
+        return None if self.data_dir is None else Path(self.data_dir).expanduser()
+
+
+def load_run_config(path: Path) -> RunConfig:
+    """Read RUN.toml; raises ConfigError that names the key, its value and what is allowed."""
+    config = load_config(path, RunConfig)
+    try:
+        check_run_config(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return config
+
+
+def check_run_config(config: RunConfig) -> None:
+    """Refuse values that are allowed alone and not together."""
+    if config.updates_needed > config.cohort_size:
+        raise ConfigError(
+            f"key `min_updates` has value {config.updates_needed}: a cohort of `cohort_size` = {config.cohort_size} "
+            f"gives at most {config.cohort_size}; allowed are 1 to {config.cohort_size}"
+        )
+    if config.devices_needed < config.updates_needed:
+        raise ConfigError(
+            f"key `min_devices` has value {config.devices_needed}: a round needs `min_updates` = "
+            f"{config.updates_needed} updates, so at least that many devices must be online; raise it or lower "
+            f"`min_updates`"
+        )
+    rate = config.learning_rate
+    if rate.end > rate.start:
+        raise ConfigError(
+            f"key `learning_rate.end` has value {rate.end}: the rate falls during a run, so at most "
+            f"`learning_rate.start` = {rate.start} is allowed"
+        )

@@ -1,0 +1,206 @@
+"""What can happen to a run, and what can be done about it: the vocabulary of the round state machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "Accept",
+    "ChunkReceived",
+    "CloseRound",
+    "Command",
+    "DeviceOffline",
+    "DeviceOnline",
+    "Event",
+    "ExtendRound",
+    "FailRun",
+    "FinishRun",
+    "GrantUpload",
+    "Interrupted",
+    "ModelReady",
+    "OfferReceived",
+    "OpenRound",
+    "Refuse",
+    "StopRequested",
+    "Tick",
+    "UpdateInvalid",
+    "UpdateVerified",
+    "UploadComplete",
+    "VerifyUpdate",
+]
+
+
+@dataclass(frozen=True)
+class DeviceOnline:
+    """A device is there; `boot_id` tells this start of it from earlier ones."""
+
+    device: str
+    boot_id: str
+
+
+@dataclass(frozen=True)
+class DeviceOffline:
+    """The start of a device that has this boot id is over."""
+
+    device: str
+    boot_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferReceived:
+    """A device has an update, known by its hash, that was trained from model `base`."""
+
+    device: str
+    run: str
+    round: int
+    base: str
+    update: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ChunkReceived:
+    """A part of a granted upload arrived."""
+
+    device: str
+
+
+@dataclass(frozen=True)
+class UploadComplete:
+    """All parts of a granted upload are here."""
+
+    device: str
+    update: str
+
+
+@dataclass(frozen=True)
+class UpdateVerified:
+    """The update is what it claims to be and may be averaged."""
+
+    device: str
+    update: str
+
+
+@dataclass(frozen=True)
+class UpdateInvalid:
+    """The update must not be averaged, and why."""
+
+    device: str
+    update: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ModelReady:
+    """The closed round is averaged, evaluated and recorded; `model` is the id of the result."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """Finish the run after the round that is open, which is completed and recorded."""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Finish the run now; a round that is open is given up."""
+
+
+Event = (
+    DeviceOnline
+    | DeviceOffline
+    | OfferReceived
+    | ChunkReceived
+    | UploadComplete
+    | UpdateVerified
+    | UpdateInvalid
+    | ModelReady
+    | Tick
+    | StopRequested
+    | Interrupted
+)
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """Announce the round to its cohort."""
+
+    round: int
+    cohort: tuple[str, ...]
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class ExtendRound:
+    """Announce the open round again, with another deadline and perhaps other members."""
+
+    round: int
+    cohort: tuple[str, ...]
+    deadline_s: float
+    extension: int
+
+
+@dataclass(frozen=True)
+class GrantUpload:
+    """Tell the device which parts of the update to send."""
+
+    device: str
+    update: str
+
+
+@dataclass(frozen=True)
+class VerifyUpdate:
+    """Check the uploaded update and report UpdateVerified or UpdateInvalid."""
+
+    device: str
+    update: str
+
+
+@dataclass(frozen=True)
+class Accept:
+    """Record the update durably, then acknowledge it; `again` where it is recorded already."""
+
+    device: str
+    round: int
+    update: str
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Count the refusal and tell the device the reason; `run` and `round` are those that the device named."""
+
+    device: str
+    round: int
+    update: str
+    reason: str
+    run: str
+
+
+@dataclass(frozen=True)
+class CloseRound:
+    """Average the updates of these devices in this order, evaluate, record, and report ModelReady."""
+
+    round: int
+    accepted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FinishRun:
+    """Tell the devices that the run is over and deliver its last model."""
+
+
+@dataclass(frozen=True)
+class FailRun:
+    """Tell the devices that the run is over, and the user why."""
+
+    reason: str
+
+
+Command = OpenRound | ExtendRound | GrantUpload | VerifyUpdate | Accept | Refuse | CloseRound | FinishRun | FailRun

@@ -1,0 +1,327 @@
+"""The loop of a run: messages to events, events through the rounds, commands to broker, disk and store.
+
+One thread does everything. What a device sends is either understood and handed to the state machine in rounds.py, or
+counted as a refusal; nothing that arrives can raise out of the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+from sparsyedge.coordinator import events, inbox
+from sparsyedge.coordinator.board import Board
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.global_model import GlobalModel
+from sparsyedge.coordinator.observer import Observer
+from sparsyedge.coordinator.outbox import Outbox
+from sparsyedge.coordinator.rounds import advance, begin
+from sparsyedge.coordinator.stages import Open, Plan, Waiting
+from sparsyedge.coordinator.store import RunOutcome, Store
+from sparsyedge.coordinator.uploads import Uploads
+from sparsyedge.coordinator.verify import max_update_bytes
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
+from sparsyedge.edge.link import Connected, Link, Received
+from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, Report, Topics
+
+__all__ = ["Leader"]
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+TICK_S = 1.0
+TOUCH_S = 10.0
+LAST_REPORTS_S = 5.0
+UPLOAD_MEMORY_BYTES = 256 << 20
+"""What all uploads in flight may take together, however many devices there are."""
+
+
+class Leader:
+    """Leads a fleet through one run; the link must be open. Setting `interrupted` gives up the round that is open."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        artifacts: Artifacts,
+        *,
+        link: Link,
+        store: Store,
+        model: GlobalModel,
+        observer: Observer,
+        interrupted: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._link = link
+        self._store = store
+        self._model = model
+        self._observer = observer
+        self._clock = clock
+        self._topics = Topics(config.fleet)
+        self._outbox = Outbox(link, self._topics)
+        self._board = Board(config, artifacts, self._outbox)
+        self._uploads = Uploads()
+        self._state = begin(_plan(config, artifacts), model.id)
+        self._refusals: Counter[tuple[int, str, str]] = Counter()
+        self._opened_s = 0.0
+        self._reported: set[str] = set()
+        self._awaited: set[str] = set()
+        self._outcome: RunOutcome | None = None
+        self._reason = ""
+        self._interrupted = interrupted
+        self._ticked_s = self._touched_s = clock()
+
+    def lead(self) -> RunOutcome:
+        """Go through the rounds; blocks until the run is over. Raises RunError where a round could not be completed."""
+        for pattern in (
+            self._topics.status("+"),
+            self._topics.offer("+"),
+            self._topics.report("+"),
+            self._topics.upload("+", "+", "+"),
+        ):
+            self._link.subscribe(pattern)
+        self._note_waiting()
+        try:
+            while self._outcome is None:
+                self._turn()
+        except SparsyedgeError:
+            # Devices must not go on with a run that nobody leads.
+            self._board.end("finished")
+            self._board.clear()
+            raise
+        self._take_leave()
+        if self._outcome == "failed":
+            raise RunError(self._reason)
+        return self._outcome
+
+    def _turn(self) -> None:
+        """One message, if there is one, and what time brings."""
+        message = self._link.receive(POLL_S)
+        if isinstance(message, Connected):
+            self._outbox.renew()
+        elif isinstance(message, Received):
+            self._read(message)
+        if self._interrupted.is_set():
+            self._feed(events.Interrupted())
+        now_s = self._clock()
+        if now_s - self._ticked_s >= TICK_S:
+            self._ticked_s = now_s
+            self._tick(now_s)
+
+    def _tick(self, now_s: float) -> None:
+        self._flush_refusals()
+        if now_s - self._touched_s >= TOUCH_S:
+            self._touched_s = now_s
+            self._store.touch()
+        stop = not self._state.stopping and self._store.stop_requested()
+        self._feed(events.StopRequested() if stop else events.Tick())
+
+    def _take_leave(self) -> None:
+        """Tell the devices that the run is over, hear what their last round cost, and clear the broker."""
+        self._board.end("finished")
+        until_s = self._clock() + LAST_REPORTS_S
+        while self._awaited - self._reported and not self._interrupted.is_set() and self._clock() < until_s:
+            self._turn()
+        self._board.clear()
+        self._flush_refusals()
+
+    # ---- messages in -------------------------------------------------------------------------------------------------
+
+    def _read(self, received: Received) -> None:
+        match inbox.read(self._topics, received):
+            case inbox.StatusChanged() as message:
+                self._note_status(message)
+            case inbox.OfferMade(device, offer):
+                event = events.OfferReceived(
+                    device=device,
+                    run=offer.run,
+                    round=offer.round,
+                    base=offer.base,
+                    update=offer.update.sha256,
+                    bytes=offer.update.bytes,
+                )
+                self._feed(event, offer)
+            case inbox.Chunk() as chunk:
+                self._put_chunk(chunk)
+            case inbox.Reported(device, report):
+                self._note_report(device, report)
+            case inbox.Garbage(device, reason):
+                self._count_refusal(device, reason)
+            case None:
+                log.debug("nothing to do about a message on %s", received.topic)
+
+    def _note_status(self, message: inbox.StatusChanged) -> None:
+        device, status = message.device, message.status
+        before = self._state.online
+        if status.state == "online":
+            self._feed(events.DeviceOnline(device, status.boot_id))
+        else:
+            self._feed(events.DeviceOffline(device, status.boot_id))
+        if self._state.online.get(device) != before.get(device):
+            self._store.note_device(device, status)
+            log.info("device %s is %s", device, status.state)
+            self._note_waiting()
+
+    def _put_chunk(self, chunk: inbox.Chunk) -> None:
+        upload = self._uploads.get(chunk.device, chunk.update)
+        if upload is None:  # repeated by the broker after the update was complete, or never granted
+            return
+        try:
+            upload.assembly.put(chunk.index, chunk.content)
+        except FrameError as error:
+            self._count_refusal(chunk.device, str(error))
+            return
+        complete = upload.assembly.complete
+        self._feed(
+            events.UploadComplete(chunk.device, chunk.update) if complete else events.ChunkReceived(chunk.device)
+        )
+
+    def _note_report(self, device: str, report: Report) -> None:
+        if report.run != self._config.name or not self._store.add_report(device, report):
+            self._count_refusal(device, f"report on round {report.round} of run {report.run}: no update was accepted")
+        elif report.round == self._board.round:
+            self._reported.add(device)
+
+    def _note_waiting(self) -> None:
+        stage, plan = self._state.stage, self._state.plan
+        if isinstance(stage, Waiting):
+            needed = plan.min_devices if stage.round == 1 else plan.min_updates
+            self._observer.waiting(round_number=stage.round, online=len(self._state.online), needed=needed)
+
+    # ---- events and commands -----------------------------------------------------------------------------------------
+
+    def _feed(self, event: events.Event, offer: Offer | None = None) -> None:
+        """Let the rounds decide about the event and what follows from it; `offer` is what a grant would be for."""
+        before = self._state.stage
+        pending = deque([event])
+        while pending:
+            self._state, commands = advance(self._state, pending.popleft(), self._clock())
+            for command in commands:
+                follows = self._execute(command, offer)
+                if follows is not None:
+                    pending.append(follows)
+        stage = self._state.stage
+        self._uploads.keep_only(stage.granted if isinstance(stage, Open) else {})
+        if stage != before:
+            self._note_waiting()
+
+    def _execute(self, command: events.Command, offer: Offer | None) -> events.Event | None:
+        match command:
+            case events.OpenRound():
+                self._open_round(command)
+            case events.ExtendRound():
+                self._extend_round(command)
+            case events.GrantUpload():
+                if offer is not None:
+                    self._grant(command.device, offer)
+            case events.VerifyUpdate():
+                return self._verify(command)
+            case events.Accept():
+                self._accept(command)
+            case events.Refuse():
+                self._refuse(command)
+            case events.CloseRound():
+                return self._close_round(command)
+            case events.FinishRun():
+                done = self._state.closed_round == self._config.rounds
+                self._outcome = "finished" if done else "stopped"
+            case events.FailRun():
+                self._outcome, self._reason = "failed", command.reason
+        return None
+
+    def _open_round(self, command: events.OpenRound) -> None:
+        now_s = self._clock()
+        self._opened_s = now_s
+        self._awaited.clear()
+        self._reported.clear()
+        rate = self._board.learning_rate(command.round)
+        self._store.open_round(command.round, base=self._model.id, learning_rate=rate, cohort=command.cohort)
+        self._board.open_round(command, self._model, left_s=command.deadline_s - now_s)
+        self._observer.round_opened(
+            round_number=command.round, rounds=self._config.rounds, cohort=command.cohort, learning_rate=rate
+        )
+
+    def _extend_round(self, command: events.ExtendRound) -> None:
+        self._store.extend_round(command.round, cohort=command.cohort, extensions=command.extension)
+        self._board.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
+        self._observer.round_extended(round_number=command.round, cohort=command.cohort, extension=command.extension)
+
+    def _grant(self, device: str, offer: Offer) -> None:
+        upload = self._uploads.begin(device, offer)
+        missing = upload.assembly.missing()
+        self._outbox.reply(device, Grant(run=offer.run, round=offer.round, update=upload.update, missing=missing))
+
+    def _verify(self, command: events.VerifyUpdate) -> events.Event | None:
+        upload = self._uploads.get(command.device, command.update)
+        if upload is None:
+            return None
+        try:
+            self._model.verify(upload.assembly.content(), upload.offer.round)
+        except FrameError as error:
+            return events.UpdateInvalid(command.device, command.update, str(error))
+        return events.UpdateVerified(command.device, command.update)
+
+    def _accept(self, command: events.Accept) -> None:
+        upload = None if command.again else self._uploads.get(command.device, command.update)
+        if upload is not None:
+            self._model.accept(command.device, upload.offer, upload.assembly.content())
+            self._note_accepted(command, upload.offer.update.bytes)
+        reply = Accepted(run=self._config.name, round=command.round, update=command.update)
+        self._outbox.reply(command.device, reply)
+
+    def _note_accepted(self, command: events.Accept, update_bytes: int) -> None:
+        self._observer.update_accepted(
+            round_number=command.round,
+            device=command.device,
+            update_bytes=update_bytes,
+            accepted=len(self._store.samples(command.round)),
+            cohort=len(self._board.cohort),
+        )
+
+    def _refuse(self, command: events.Refuse) -> None:
+        reply = Refused(run=command.run, round=command.round, update=command.update, reason=command.reason)
+        self._outbox.reply(command.device, reply)
+        self._count_refusal(command.device, command.reason, round_number=command.round)
+
+    def _close_round(self, command: events.CloseRound) -> events.Event:
+        self._board.end("closed")
+        self._awaited = set(command.accepted)
+        self._flush_refusals()
+        self._model.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
+        self._observer.round_closed(self._store.rounds()[-1])
+        return events.ModelReady(self._model.id)
+
+    # ---- small things ------------------------------------------------------------------------------------------------
+
+    def _count_refusal(self, device: str, reason: str, *, round_number: int | None = None) -> None:
+        """Count against the round that the device named, if that has been open; else against the present one."""
+        present = self._board.round
+        counted = round_number if round_number is not None and round_number <= present else present
+        log.warning("refused from device %s: %s", device, reason)
+        self._refusals[counted, device, reason] += 1
+        self._observer.refused(round_number=counted, device=device, reason=reason)
+
+    def _flush_refusals(self) -> None:
+        """Write the counts once a second at most: a device that sends rubbish must not wear out the disk."""
+        if self._refusals:
+            self._store.count_refusals(self._refusals)
+            self._refusals.clear()
+
+
+def _plan(config: RunConfig, artifacts: Artifacts) -> Plan:
+    largest = max_update_bytes(artifacts.manifest)
+    return Plan(
+        run=config.name,
+        rounds=config.rounds,
+        cohort_size=config.cohort_size,
+        min_updates=config.updates_needed,
+        min_devices=config.devices_needed,
+        deadline_s=config.deadline_s,
+        seed=config.seed,
+        max_update_bytes=largest,
+        max_uploads=max(1, UPLOAD_MEMORY_BYTES // largest),
+    )

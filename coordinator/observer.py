@@ -1,0 +1,59 @@
+"""How a run tells the outside about its progress."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sparsyedge.coordinator.records import RoundRecord
+
+__all__ = ["Observer", "SilentObserver"]
+
+
+class Observer(Protocol):
+    """Is told what happens, in the coordinator's thread and in order; must not block for long."""
+
+    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
+        """A round cannot open yet; told again whenever a device comes or goes."""
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        """Devices were told to train."""
+
+    def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
+        """A deadline passed with too few updates, and the round goes on."""
+
+    def update_accepted(self, *, round_number: int, device: str, update_bytes: int, accepted: int, cohort: int) -> None:
+        """An update is recorded; `accepted` of the `cohort` are in."""
+
+    def refused(self, *, round_number: int, device: str, reason: str) -> None:
+        """Something that a device sent was not taken."""
+
+    def round_closed(self, record: RoundRecord) -> None:
+        """A round is averaged, evaluated and recorded."""
+
+    def run_ended(self, *, state: str, reason: str) -> None:
+        """The run is over: `finished`, `stopped` or `failed`."""
+
+
+class SilentObserver:
+    """Tells nobody."""
+
+    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
+        pass
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        pass
+
+    def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
+        pass
+
+    def update_accepted(self, *, round_number: int, device: str, update_bytes: int, accepted: int, cohort: int) -> None:
+        pass
+
+    def refused(self, *, round_number: int, device: str, reason: str) -> None:
+        pass
+
+    def round_closed(self, record: RoundRecord) -> None:
+        pass
+
+    def run_ended(self, *, state: str, reason: str) -> None:
+        pass

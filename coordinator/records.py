@@ -1,0 +1,97 @@
+"""What a run leaves behind, as plain values: for `status`, for tables and for reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsyedge.edge.energy import PhaseCost
+
+__all__ = ["DeviceRecord", "Evaluation", "RefusalRecord", "RoundRecord", "RunRecord", "RunSummary"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The share of test samples that were classified right, and the mean loss over them."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run; times are Unix seconds."""
+
+    name: str
+    fleet: str
+    state: str
+    """`running`, `finished`, `stopped` or `failed`."""
+    reason: str
+    rounds: int
+    created_at: float
+    seen_at: float
+    """When the coordinator last said that it is alive; old while `running` means that it was killed."""
+    pid: int
+    dense_bytes: int
+    model_id: str
+    model_sha256: str | None
+    """Of model.onnx, once it is delivered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """One closed round; bytes are summed over the devices whose updates were accepted."""
+
+    round: int
+    test_accuracy: float | None
+    test_loss: float | None
+    global_sparsity: float
+    """The share of prunable weights of the averaged model that are zero."""
+    bytes_down: int
+    bytes_up: int
+    dense_bytes: int
+    """One model as plain float32: what one device would move each way."""
+    updates: int
+    refused: int
+    seconds: float
+    """From the announcement to the record, aggregation and evaluation included."""
+    learning_rate: float
+    model_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceRecord:
+    """One device over all rounds in which its update was accepted."""
+
+    id: str
+    pid: int
+    phases: dict[str, PhaseCost]
+    energy_source: str
+    energy_kind: str
+    rounds: int
+    steps: int
+    last_loss: float
+    peak_rss_mb: float
+    bytes_down: int
+    bytes_up: int
+    online: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusalRecord:
+    """Something that was not taken from a device, and how often."""
+
+    round: int
+    device: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """Everything that is known about a run."""
+
+    run: RunRecord
+    run_dir: str
+    rounds: tuple[RoundRecord, ...]
+    devices: tuple[DeviceRecord, ...]
+    refusals: tuple[RefusalRecord, ...]

@@ -1,0 +1,286 @@
+"""The rounds of one run as a pure state machine: `(state, event, now_s) -> (state, commands)`. No I/O, no clock.
+
+    Waiting -> Open       enough devices are online
+    Open    -> Closing    the whole cohort answered, or the deadline came with at least min_updates
+    Open    -> Open       the deadline came with fewer: extended, absent members replaced
+    Open    -> Failed     it was extended too often
+    Closing -> Waiting    the model is ready; on to Open at once where enough devices are online
+    Closing -> Finished   the model is ready, and it was the last round or somebody asked to stop
+
+The owner feeds what happened and carries out the commands in order. What the rounds promise:
+
+- The cohort is drawn from the devices that are online when the round opens; who comes later takes part in the next one.
+- One update is accepted per (round, device). The same hash offered again is answered `Accept` again, even just after
+  the round has closed; another hash is refused.
+- A round that has its whole cohort's updates closes at once. Otherwise it closes at its deadline, never earlier: a
+  member that is offline may come back in time, and its data counts.
+- Time comes before events: what arrives after the deadline finds the round closed, even when nobody ticked in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from sparsyedge.coordinator.cohort import sample_cohort
+from sparsyedge.coordinator.events import (
+    Accept,
+    ChunkReceived,
+    CloseRound,
+    Command,
+    DeviceOffline,
+    DeviceOnline,
+    Event,
+    ExtendRound,
+    FailRun,
+    FinishRun,
+    GrantUpload,
+    Interrupted,
+    ModelReady,
+    OfferReceived,
+    OpenRound,
+    Refuse,
+    StopRequested,
+    Tick,
+    UpdateInvalid,
+    UpdateVerified,
+    UploadComplete,
+    VerifyUpdate,
+)
+from sparsyedge.coordinator.stages import Closing, Failed, Finished, Granted, Open, Plan, RunState, Stage, Waiting
+
+__all__ = ["advance", "begin"]
+
+MAX_EXTENSIONS = 3
+UPLOAD_IDLE_S = 60.0
+"""A granted upload that sends nothing for so long gives its place to another device when places are short."""
+
+Value = TypeVar("Value")
+Outcome = tuple[RunState, tuple[Command, ...]]
+
+
+def begin(plan: Plan, model: str) -> RunState:
+    """The state before round 1, which starts from `model`."""
+    return RunState(plan, Waiting(1, model))
+
+
+def advance(state: RunState, event: Event, now_s: float) -> Outcome:
+    """What the event makes of the run, and what is to be done about it; `now_s` never falls between calls."""
+    state, due = _pass_time(state, now_s)
+    state, commands = _handle(state, event, now_s)
+    return state, due + commands
+
+
+def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
+    match event:
+        case DeviceOnline():
+            online = {**state.online, event.device: event.boot_id}
+            return _open_if_enough(replace(state, online=online), now_s)
+        case DeviceOffline():
+            return _take_offline(state, event), ()
+        case OfferReceived():
+            return _answer_offer(state, event, now_s)
+        case ChunkReceived():
+            return _note_chunk(state, event, now_s), ()
+        case UploadComplete():
+            granted = _is_granted(state, event.device, event.update)
+            return state, (VerifyUpdate(event.device, event.update),) if granted else ()
+        case UpdateVerified():
+            return _accept(state, event)
+        case UpdateInvalid():
+            return _drop_invalid(state, event)
+        case ModelReady():
+            return _next_round(state, event, now_s)
+        case StopRequested():
+            state = replace(state, stopping=True)
+            return _finish(state) if isinstance(state.stage, Waiting) else (state, ())
+        case Interrupted():
+            return (state, ()) if isinstance(state.stage, Finished | Failed) else _finish(state)
+        case Tick():
+            return state, ()
+
+
+def _pass_time(state: RunState, now_s: float) -> Outcome:
+    """Apply a deadline that has passed."""
+    stage = state.stage
+    if not isinstance(stage, Open) or now_s < stage.deadline_s:
+        return state, ()
+    if len(stage.accepted) >= state.plan.min_updates:
+        return _close(state, stage)
+    if state.stopping:
+        return _finish(state)
+    if stage.extensions == MAX_EXTENSIONS:
+        return _fail(state, stage)
+    return _extend(state, stage, now_s)
+
+
+def _open_if_enough(state: RunState, now_s: float) -> Outcome:
+    """Open the round that waits; round 1 waits for the whole fleet, later ones only for who can still complete them."""
+    stage, plan = state.stage, state.plan
+    if not isinstance(stage, Waiting):
+        return state, ()
+    needed = plan.min_devices if stage.round == 1 else plan.min_updates
+    if len(state.online) < needed:
+        return state, ()
+    cohort = sample_cohort(state.online, plan.cohort_size, seed=plan.seed, round_number=stage.round)
+    opened = Open(round=stage.round, model=stage.model, cohort=cohort, deadline_s=now_s + plan.deadline_s)
+    return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
+
+
+def _take_offline(state: RunState, event: DeviceOffline) -> RunState:
+    """Forget a device that left; its upload keeps its place, since a connection is often back within seconds."""
+    if state.online.get(event.device) != event.boot_id:
+        return state
+    return replace(state, online=_without(state.online, event.device))
+
+
+def _answer_offer(state: RunState, offer: OfferReceived, now_s: float) -> Outcome:
+    stage = state.stage
+    if offer.run == state.plan.run and _accepted_hash(state, offer.device, offer.round) == offer.update:
+        return state, (Accept(offer.device, offer.round, offer.update, again=True),)
+    reason = _reason_to_refuse(state.plan, stage, offer)
+    if reason is not None or not isinstance(stage, Open):
+        return state, (Refuse(offer.device, offer.round, offer.update, reason or _describe(stage), run=offer.run),)
+    stage = _grant(state.plan, stage, offer, now_s)
+    if offer.device not in stage.granted:
+        return state, ()
+    return replace(state, stage=stage), (GrantUpload(offer.device, offer.update),)
+
+
+def _accepted_hash(state: RunState, device: str, round_number: int) -> str | None:
+    """The hash that was accepted from the device in the open round or in the one before."""
+    if isinstance(state.stage, Open) and state.stage.round == round_number:
+        return state.stage.accepted.get(device)
+    return state.closed_accepted.get(device) if state.closed_round == round_number else None
+
+
+def _reason_to_refuse(plan: Plan, stage: Stage, offer: OfferReceived) -> str | None:
+    if offer.run != plan.run:
+        return f"the update is for run {offer.run}, the fleet works on run {plan.run}"
+    if not isinstance(stage, Open) or stage.round != offer.round:
+        return f"round {offer.round} is not open: {_describe(stage)}"
+    if offer.device not in stage.cohort:
+        return f"device {offer.device} is not in the cohort of round {stage.round}"
+    if offer.device in stage.accepted:
+        return (
+            f"update {stage.accepted[offer.device][:12]} of device {offer.device} is already accepted "
+            f"for round {stage.round}, this one is {offer.update[:12]}"
+        )
+    if offer.base != stage.model:
+        return f"the update starts from model {offer.base[:12]}, round {stage.round} from {stage.model[:12]}"
+    if offer.bytes > plan.max_update_bytes:
+        return f"the update has {offer.bytes} bytes, at most {plan.max_update_bytes} are allowed for this model"
+    return None
+
+
+def _describe(stage: Stage) -> str:
+    match stage:
+        case Waiting():
+            return f"round {stage.round} waits for devices"
+        case Open():
+            return f"round {stage.round} is"
+        case Closing():
+            return f"round {stage.round} has just closed"
+        case Finished():
+            return "the run is finished"
+        case Failed():
+            return "the run has failed"
+
+
+def _grant(plan: Plan, stage: Open, offer: OfferReceived, now_s: float) -> Open:
+    """Give the device a place to upload, or leave its offer unanswered while all are taken: it will ask again."""
+    others = _without(stage.granted, offer.device)
+    if len(others) >= plan.max_uploads:
+        others = {device: granted for device, granted in others.items() if now_s - granted.heard_s < UPLOAD_IDLE_S}
+    if len(others) >= plan.max_uploads:
+        return stage
+    return replace(stage, granted={**others, offer.device: Granted(offer.update, now_s)})
+
+
+def _note_chunk(state: RunState, event: ChunkReceived, now_s: float) -> RunState:
+    stage = state.stage
+    if not isinstance(stage, Open) or event.device not in stage.granted:
+        return state
+    granted = replace(stage.granted[event.device], heard_s=now_s)
+    return replace(state, stage=replace(stage, granted={**stage.granted, event.device: granted}))
+
+
+def _is_granted(state: RunState, device: str, update: str) -> bool:
+    stage = state.stage
+    return isinstance(stage, Open) and device in stage.granted and stage.granted[device].update == update
+
+
+def _accept(state: RunState, event: UpdateVerified) -> Outcome:
+    stage = state.stage
+    if not isinstance(stage, Open) or not _is_granted(state, event.device, event.update):
+        return state, ()
+    stage = replace(
+        stage,
+        granted=_without(stage.granted, event.device),
+        accepted={**stage.accepted, event.device: event.update},
+    )
+    accept = Accept(event.device, stage.round, event.update)
+    if len(stage.accepted) < len(stage.cohort):
+        return replace(state, stage=stage), (accept,)
+    state, commands = _close(state, stage)
+    return state, (accept, *commands)
+
+
+def _drop_invalid(state: RunState, event: UpdateInvalid) -> Outcome:
+    stage = state.stage
+    if not isinstance(stage, Open) or not _is_granted(state, event.device, event.update):
+        return state, ()
+    refuse = Refuse(event.device, stage.round, event.update, event.reason, run=state.plan.run)
+    return replace(state, stage=replace(stage, granted=_without(stage.granted, event.device))), (refuse,)
+
+
+def _close(state: RunState, stage: Open) -> Outcome:
+    closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))
+    return closed, (CloseRound(stage.round, tuple(sorted(stage.accepted))),)
+
+
+def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
+    """Give the round another deadline, with devices that are there in the places of members that are not."""
+    absent = [device for device in stage.cohort if device not in stage.accepted and device not in state.online]
+    spare = set(state.online) - set(stage.cohort)
+    substitutes = sample_cohort(spare, len(absent), seed=state.plan.seed, round_number=stage.round)
+    # An absent member that nobody can replace stays: it may still come back.
+    cohort = tuple(sorted({*stage.cohort, *substitutes} - set(absent[: len(substitutes)])))
+    extended = replace(
+        stage,
+        cohort=cohort,
+        deadline_s=now_s + state.plan.deadline_s,
+        extensions=stage.extensions + 1,
+        granted={device: granted for device, granted in stage.granted.items() if device in cohort},
+    )
+    command = ExtendRound(extended.round, cohort, extended.deadline_s, extended.extensions)
+    return replace(state, stage=extended), (command,)
+
+
+def _fail(state: RunState, stage: Open) -> Outcome:
+    present = sum(device in state.online for device in stage.cohort)
+    reason = (
+        f"round {stage.round} of run {state.plan.run} has {len(stage.accepted)} of {state.plan.min_updates} updates "
+        f"that it needs, after {stage.extensions + 1} deadlines of {state.plan.deadline_s:g} s, and {present} of the "
+        f"{len(stage.cohort)} devices in its cohort are online; look at the devices' logs, or start a new run with a "
+        f"lower `min_updates` or a longer `deadline_s`"
+    )
+    return replace(state, stage=Failed(reason)), (FailRun(reason),)
+
+
+def _next_round(state: RunState, event: ModelReady, now_s: float) -> Outcome:
+    stage = state.stage
+    if not isinstance(stage, Closing):
+        return state, ()
+    if stage.round == state.plan.rounds or state.stopping:
+        return _finish(state)
+    return _open_if_enough(replace(state, stage=Waiting(stage.round + 1, event.model)), now_s)
+
+
+def _finish(state: RunState) -> Outcome:
+    return replace(state, stage=Finished()), (FinishRun(),)
+
+
+def _without(mapping: Mapping[str, Value], key: str) -> dict[str, Value]:
+    return {name: value for name, value in mapping.items() if name != key}

@@ -1,0 +1,88 @@
+"""The tables of run.sqlite. All times are Unix seconds; `round` is 0 for what happened before round 1."""
+
+__all__ = ["SCHEMA", "SCHEMA_VERSION"]
+
+SCHEMA_VERSION = 1
+"""Grows when a table changes; a store of another version is refused, never guessed at."""
+
+SCHEMA = """
+CREATE TABLE run (
+    name TEXT NOT NULL,
+    fleet TEXT NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL DEFAULT '',
+    rounds INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    seen_at REAL NOT NULL,
+    pid INTEGER NOT NULL,
+    dense_bytes INTEGER NOT NULL,
+    model_id TEXT NOT NULL,
+    model_sha256 TEXT,
+    config TEXT NOT NULL
+);
+CREATE TABLE devices (
+    device TEXT PRIMARY KEY,
+    online INTEGER NOT NULL,
+    samples INTEGER NOT NULL,
+    software TEXT NOT NULL,
+    seen_at REAL NOT NULL
+);
+CREATE TABLE rounds (
+    round INTEGER PRIMARY KEY,
+    base_model_id TEXT NOT NULL,
+    learning_rate REAL NOT NULL,
+    cohort TEXT NOT NULL,
+    opened_at REAL NOT NULL,
+    extensions INTEGER NOT NULL DEFAULT 0,
+    closed_at REAL,
+    seconds REAL,
+    model_id TEXT,
+    test_accuracy REAL,
+    test_loss REAL,
+    global_sparsity REAL
+);
+CREATE TABLE updates (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    samples INTEGER NOT NULL,
+    sha256 TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    accepted_at REAL NOT NULL,
+    PRIMARY KEY (round, device)
+);
+CREATE TABLE reports (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    steps INTEGER NOT NULL,
+    loss REAL NOT NULL,
+    peak_rss_mb REAL NOT NULL,
+    bytes_down INTEGER NOT NULL,
+    bytes_up INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    PRIMARY KEY (round, device)
+);
+CREATE TABLE phases (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    phase TEXT NOT NULL,
+    seconds REAL NOT NULL,
+    joules REAL,
+    source TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    PRIMARY KEY (round, device, phase)
+);
+CREATE TABLE refusals (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (round, device, reason)
+);
+CREATE TABLE requests (
+    kind TEXT NOT NULL,
+    at REAL NOT NULL
+);
+"""

@@ -1,0 +1,307 @@
+"""run.sqlite: what happened in a run, written as it happens by one coordinator and read by anybody."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from sparsyedge.coordinator.records import DeviceRecord, Evaluation, RefusalRecord, RoundRecord, RunRecord, RunSummary
+from sparsyedge.coordinator.schema import SCHEMA, SCHEMA_VERSION
+from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.messages import DeviceStatus, Report
+
+__all__ = ["STORE_NAME", "AcceptedUpdate", "ClosedRound", "Store"]
+
+STORE_NAME = "run.sqlite"
+BUSY_TIMEOUT_S = 5.0
+
+RunOutcome = Literal["finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedUpdate:
+    """An update that will be averaged; its frame is on disk already."""
+
+    round: int
+    device: str
+    samples: int
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedRound:
+    """What came of a round."""
+
+    round: int
+    model_id: str
+    seconds: float
+    global_sparsity: float
+    evaluation: Evaluation | None
+
+
+class Store:
+    """One run's SQLite file; every method is one transaction, durable when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # The demo builds a coordinator in one thread and runs it in another; only one of them uses it at a time.
+            self._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+            )
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # WAL's own default leaves the last transactions to a power cut, and an acknowledged update must survive it.
+            self._db.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error as error:
+            raise RunError(f"cannot open the run store {path}: {error}; check that it is a run directory") from error
+
+    @classmethod
+    def create(cls, run_dir: Path, *, name: str, fleet: str, rounds: int, dense_bytes: int, config: str) -> Self:
+        """A new store in `run_dir`; raises RunError where a run is there already, which is never overwritten."""
+        path = run_dir / STORE_NAME
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+        except FileExistsError as error:
+            raise RunError(f"{run_dir} already holds a run; choose another `run_dir` in the config") from error
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {run_dir}: {error}; choose another `run_dir`") from error
+        store = cls(path)
+        now = time.time()
+        store._db.executescript(SCHEMA)
+        with store._db as db:
+            db.execute(
+                "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, config) "
+                "VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?)",
+                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, config),
+            )
+        # The version comes last: a store without it was cut short and is refused.
+        store._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        return store
+
+    @classmethod
+    def open(cls, run_dir: Path) -> Self:
+        """The store of a run that exists; raises RunError where there is none, or one of another version."""
+        path = run_dir / STORE_NAME
+        if not path.is_file():
+            raise RunError(f"no run in {run_dir}: it has no {STORE_NAME}; check the path")
+        store = cls(path)
+        found = store._db.execute("PRAGMA user_version").fetchone()[0]
+        if found != SCHEMA_VERSION:
+            store.close()
+            raise RunError(
+                f"run store {path} has version {found}, this sparsyedge reads version {SCHEMA_VERSION}; "
+                f"use the sparsyedge that made the run"
+            )
+        return store
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    # ---- what the coordinator writes ---------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Say that the coordinator is alive."""
+        with self._db as db:
+            db.execute("UPDATE run SET seen_at = ?", (time.time(),))
+
+    def note_device(self, device: str, status: DeviceStatus) -> None:
+        """Record that a device came or went; one that went says nothing about itself, so the rest is kept."""
+        with self._db as db:
+            db.execute(
+                "INSERT INTO devices (device, online, samples, software, seen_at) VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (device) DO UPDATE SET online = excluded.online, seen_at = excluded.seen_at, "
+                "samples = iif(excluded.online, excluded.samples, samples), "
+                "software = iif(excluded.online, excluded.software, software)",
+                (device, status.state == "online", status.samples, status.software, time.time()),
+            )
+
+    def open_round(self, round_number: int, *, base: str, learning_rate: float, cohort: tuple[str, ...]) -> None:
+        """Record a round that begins."""
+        with self._db as db:
+            db.execute(
+                "INSERT INTO rounds (round, base_model_id, learning_rate, cohort, opened_at) VALUES (?, ?, ?, ?, ?)",
+                (round_number, base, learning_rate, json.dumps(cohort), time.time()),
+            )
+
+    def extend_round(self, round_number: int, *, cohort: tuple[str, ...], extensions: int) -> None:
+        """Record a deadline that passed in vain."""
+        with self._db as db:
+            db.execute(
+                "UPDATE rounds SET cohort = ?, extensions = ? WHERE round = ?",
+                (json.dumps(cohort), extensions, round_number),
+            )
+
+    def accept_update(self, update: AcceptedUpdate, report: Report) -> None:
+        """Record an update and what it cost so far; a second one of the same device and round is a fault of ours."""
+        with self._db as db:
+            db.execute(
+                "INSERT INTO updates (round, device, samples, sha256, bytes, accepted_at) VALUES (?, ?, ?, ?, ?, ?)",
+                (update.round, update.device, update.samples, update.sha256, update.bytes, time.time()),
+            )
+            self._put_report(update.device, update.round, report)
+
+    def add_report(self, device: str, report: Report) -> bool:
+        """Record a round's cost once more; False where no update of that device and round was accepted."""
+        with self._db as db:
+            known = db.execute(
+                "SELECT 1 FROM updates WHERE round = ? AND device = ?", (report.round, device)
+            ).fetchone()
+            if known:
+                self._put_report(device, report.round, report)
+        return known is not None
+
+    def _put_report(self, device: str, round_number: int, report: Report) -> None:
+        source, kind = report.energy_source, report.energy_kind
+        self._db.execute(
+            "INSERT OR REPLACE INTO reports "
+            "(round, device, pid, steps, loss, peak_rss_mb, bytes_down, bytes_up, source, kind) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                round_number,
+                device,
+                report.pid,
+                report.steps,
+                report.loss,
+                report.peak_rss_mb,
+                report.bytes_down,
+                report.bytes_up,
+                source,
+                kind,
+            ),
+        )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO phases (round, device, phase, seconds, joules, source, kind) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (round_number, device, phase, cost.seconds, cost.joules, source, kind)
+                for phase, cost in report.phases.items()
+            ],
+        )
+
+    def count_refusals(self, refusals: Mapping[tuple[int, str, str], int]) -> None:
+        """Add to the counts by (round, device, reason)."""
+        now = time.time()
+        with self._db as db:
+            db.executemany(
+                "INSERT INTO refusals (round, device, reason, count, at) VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (round, device, reason) DO UPDATE SET count = count + excluded.count, at = excluded.at",
+                [(*key, count, now) for key, count in refusals.items()],
+            )
+
+    def close_round(self, closed: ClosedRound) -> None:
+        """Record a round's model and how good it is."""
+        evaluation = closed.evaluation
+        with self._db as db:
+            db.execute(
+                "UPDATE rounds SET closed_at = ?, seconds = ?, model_id = ?, global_sparsity = ?, test_accuracy = ?, "
+                "test_loss = ? WHERE round = ?",
+                (
+                    time.time(),
+                    closed.seconds,
+                    closed.model_id,
+                    closed.global_sparsity,
+                    evaluation.accuracy if evaluation else None,
+                    evaluation.loss if evaluation else None,
+                    closed.round,
+                ),
+            )
+            db.execute("UPDATE run SET model_id = ?", (closed.model_id,))
+
+    def end_run(self, state: RunOutcome, *, reason: str = "", model_sha256: str | None = None) -> None:
+        """Record how the run ended."""
+        with self._db as db:
+            db.execute(
+                "UPDATE run SET state = ?, reason = ?, model_sha256 = ?, seen_at = ?",
+                (state, reason, model_sha256, time.time()),
+            )
+
+    def request_stop(self) -> None:
+        """Ask the coordinator that runs, in whichever process, to stop after its open round."""
+        with self._db as db:
+            db.execute("INSERT INTO requests (kind, at) VALUES ('stop', ?)", (time.time(),))
+
+    # ---- what anybody reads ------------------------------------------------------------------------------------------
+
+    def stop_requested(self) -> bool:
+        """Whether somebody asked for the run to stop."""
+        return self._db.execute("SELECT 1 FROM requests WHERE kind = 'stop' LIMIT 1").fetchone() is not None
+
+    def samples(self, round_number: int) -> dict[str, int]:
+        """The weight of every accepted update of a round, by device."""
+        rows = self._db.execute("SELECT device, samples FROM updates WHERE round = ?", (round_number,))
+        return {row["device"]: row["samples"] for row in rows}
+
+    def run(self) -> RunRecord:
+        """The run itself."""
+        row = self._db.execute(
+            "SELECT name, fleet, state, reason, rounds, created_at, seen_at, pid, dense_bytes, model_id, model_sha256 "
+            "FROM run"
+        ).fetchone()
+        return RunRecord(**dict(row))
+
+    def rounds(self) -> tuple[RoundRecord, ...]:
+        """The closed rounds in order."""
+        rows = self._db.execute(
+            "SELECT r.round, r.test_accuracy, r.test_loss, r.global_sparsity, r.seconds, r.learning_rate, r.model_id, "
+            "  run.dense_bytes, "
+            "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) AS updates, "
+            "  (SELECT COALESCE(SUM(u.bytes), 0) FROM updates u WHERE u.round = r.round) AS bytes_up, "
+            "  (SELECT COALESCE(SUM(p.bytes_down), 0) FROM reports p WHERE p.round = r.round) AS bytes_down, "
+            "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused "
+            "FROM rounds r, run WHERE r.closed_at IS NOT NULL ORDER BY r.round"
+        )
+        return tuple(RoundRecord(**dict(row)) for row in rows)
+
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """The devices of which an update was accepted, in order of their names."""
+        rows = self._db.execute(
+            "SELECT r.device AS id, COUNT(*) AS rounds, SUM(r.steps) AS steps, MAX(r.peak_rss_mb) AS peak_rss_mb, "
+            "  SUM(r.bytes_down) AS bytes_down, SUM(r.bytes_up) AS bytes_up, "
+            "  COALESCE((SELECT d.online FROM devices d WHERE d.device = r.device), 0) AS online, "
+            "  l.pid, l.loss AS last_loss, l.source AS energy_source, l.kind AS energy_kind "
+            "FROM reports r JOIN reports l ON l.device = r.device "
+            "  AND l.round = (SELECT MAX(m.round) FROM reports m WHERE m.device = r.device) "
+            "GROUP BY r.device ORDER BY r.device"
+        ).fetchall()
+        phases = self._phases()
+        return tuple(
+            DeviceRecord(**{**dict(row), "online": bool(row["online"]), "phases": phases.get(row["id"], {})})
+            for row in rows
+        )
+
+    def _phases(self) -> dict[str, dict[str, PhaseCost]]:
+        """What each phase cost each device in all; joules are None where no round of it has any."""
+        rows = self._db.execute(
+            "SELECT device, phase, SUM(seconds) AS seconds, SUM(joules) AS joules FROM phases "
+            "GROUP BY device, phase ORDER BY device, MIN(rowid)"
+        )
+        costs: dict[str, dict[str, PhaseCost]] = {}
+        for row in rows:
+            costs.setdefault(row["device"], {})[row["phase"]] = PhaseCost(row["seconds"], row["joules"])
+        return costs
+
+    def refusals(self) -> tuple[RefusalRecord, ...]:
+        """What was not taken, in order of rounds."""
+        rows = self._db.execute("SELECT round, device, reason, count FROM refusals ORDER BY round, device, reason")
+        return tuple(RefusalRecord(**dict(row)) for row in rows)
+
+    def summary(self) -> RunSummary:
+        """Everything at once."""
+        return RunSummary(
+            run=self.run(),
+            run_dir=str(self._path.parent.resolve()),
+            rounds=self.rounds(),
+            devices=self.devices(),
+            refusals=self.refusals(),
+        )

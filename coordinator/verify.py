@@ -1,0 +1,54 @@
+"""Whether an update may be averaged."""
+
+from __future__ import annotations
+
+import math
+
+from sparsyedge.edge.artifacts import Manifest
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.prune import removed_count
+from sparsyedge.edge.tensors import State, count_nonzero, first_nonfinite
+from sparsyedge.edge.wire import FrameHeader, decode_frame
+
+__all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
+
+FRAME_SLACK_BYTES = 2 << 20
+"""Header and digest, and what zstd adds to bytes that it cannot compress."""
+
+
+def nonzero_budget(manifest: Manifest) -> int:
+    """How many prunable weights of an update may differ from zero."""
+    size = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
+    return size - removed_count(size, manifest.method.sparsity)
+
+
+def max_update_bytes(manifest: Manifest) -> int:
+    """No frame of this model is larger: every value and every mask bit, uncompressed."""
+    entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
+    return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
+
+
+def verify_update(frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str) -> State:
+    """The state in an update; raises FrameError where it is not one for this round or would harm the average."""
+    decoded = decode_frame(frame, manifest.shapes)
+    _check_header(decoded.header, run=run, round_number=round_number, base=base)
+    state = decoded.state
+    broken = first_nonfinite(state)
+    if broken is not None:
+        raise FrameError(f"{broken} holds NaN or infinity; the learning rate may be too high for this device's data")
+    for norm in manifest.batch_norms:
+        if (state[norm.variance] < 0).any():
+            raise FrameError(f"{norm.variance} holds a negative variance")
+    found, allowed = count_nonzero(state, manifest.prunable), nonzero_budget(manifest)
+    if found > allowed:
+        raise FrameError(f"update has {found} non-zero weights, sparsity {manifest.method.sparsity} allows {allowed}")
+    return state
+
+
+def _check_header(header: FrameHeader, *, run: str, round_number: int, base: str) -> None:
+    found = (header.run, header.round, header.base)
+    if found != (run, round_number, base):
+        raise FrameError(
+            f"frame is for run {header.run[:64]!r}, round {header.round}, base {header.base[:12]!r}; "
+            f"wanted is run {run!r}, round {round_number}, base {base[:12]!r}"
+        )

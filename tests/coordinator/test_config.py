@@ -1,0 +1,83 @@
+"""RUN.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparsyedge.coordinator.config import RunConfig, load_run_config
+from sparsyedge.edge.errors import ConfigError
+
+MINIMAL = """
+name = "r1"
+artifacts = "artifacts"
+run_dir = "~/runs/r1"
+dataset = "digits"
+rounds = 8
+cohort_size = 4
+"""
+
+
+def read(folder: Path, more: str = "", *, base: str = MINIMAL) -> RunConfig:
+    path = folder / "RUN.toml"
+    path.write_text(base + more)
+    return load_run_config(path)
+
+
+def test_minimal__valid(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert (config.updates_needed, config.devices_needed) == (4, 4)
+    assert (config.batch_size, config.epochs, config.deadline_s, config.fleet) == (16, 1, 600.0, "default")
+    assert config.run_path == Path.home() / "runs/r1"
+    assert config.data_path is None
+
+
+def test_everything__valid(tmp_path: Path) -> None:
+    more = """
+    data_dir = "data"
+    fleet = "lab"
+    epochs = 2
+    batch_size = 32
+    min_updates = 2
+    min_devices = 3
+    deadline_s = 30
+    seed = 5378
+    threads = 2
+    eval_every = 5
+    learning_rate = {start = 0.2, end = 0.02}
+    broker = {host = "10.0.0.1", port = 8883}
+    """
+    config = read(tmp_path, more)
+    assert (config.updates_needed, config.devices_needed, config.learning_rate.end) == (2, 3, 0.02)
+    assert config.broker.port == 8883
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("min_updates = 5", r"`min_updates` has value 5: .*`cohort_size` = 4 .*allowed are 1 to 4"),
+        ("min_updates = 3\nmin_devices = 2", r"`min_devices` has value 2: .*`min_updates` = 3"),
+        ("learning_rate = {start = 0.1, end = 0.2}", r"`learning_rate.end` has value 0.2: .*at most .* = 0.1"),
+        ("epochs = 0", r"`epochs` has value 0: expected `int` >= 1"),
+        ("deadline_s = 0", r"`deadline_s` has value 0"),
+        ("seed = -1", r"`seed` has value -1"),
+        ("cohort = 3", r"unknown key `cohort`; did you mean `cohort_size`\?"),
+        ("broker = {prot = 1}", r"unknown key `broker.prot`; did you mean `port`\?"),
+        ('fleet = "a/b"', r"`fleet` has value 'a/b'"),
+    ],
+)
+def test_values__invalid(tmp_path: Path, more: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        read(tmp_path, more)
+    assert "RUN.toml" in str(caught.value)
+
+
+def test_name__invalid(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="key `name` is missing"):
+        read(tmp_path, base=MINIMAL.replace('name = "r1"', ""))
+
+
+def test_file__invalid(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no config file"):
+        load_run_config(tmp_path / "absent.toml")

@@ -1,0 +1,56 @@
+"""How good a global model is."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sparsyedge.coordinator.evaluate import Evaluator, check_fit, global_sparsity
+from sparsyedge.edge.artifacts import Manifest
+from sparsyedge.edge.data import Dataset, Samples
+from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.session import TrainingSession
+from sparsyedge.edge.tensors import FloatArray, State
+
+
+class FakeSession:
+    """Answers class 0 for every sample, with the batch's size as its loss."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def load(self, state: State) -> None:
+        self.loaded = state
+
+    def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
+        self.batches.append(len(y))
+        return float(len(y)), np.tile(np.array([1, 0], dtype=np.float32), (len(y), 1))
+
+
+def test_accuracy_and_loss_are_means_over_samples_not_over_batches() -> None:
+    y = np.array([0] * 450 + [1] * 150, dtype=np.int64)
+    samples = Samples(np.zeros((600, 1, 1, 1), dtype=np.float32), y)
+    session = FakeSession()
+    evaluation = Evaluator(cast("TrainingSession", session), samples)({})
+    assert session.batches == [250, 250, 100]
+    assert evaluation.accuracy == 0.75
+    assert evaluation.loss == pytest.approx((250 * 250 * 2 + 100 * 100) / 600)
+
+
+def test_global_sparsity_counts_exact_zeros_of_prunable_weights() -> None:
+    state = {"w": np.array([0, 1, 0, 2], dtype=np.float32), "b": np.zeros(9, dtype=np.float32)}
+    assert global_sparsity(state, ["w"]) == 0.5
+    assert global_sparsity(state, []) == 0.0
+
+
+def test_data_that_the_model_does_not_take_is_refused(manifest: Manifest) -> None:
+    samples = Samples(np.zeros((2, 512, 1, 1), dtype=np.float32), np.zeros(2, dtype=np.int64))
+    check_fit(Dataset("own", samples, samples, 4), manifest)
+    with pytest.raises(DataError, match="data set own has samples of shape"):
+        check_fit(Dataset("own", samples, samples, 3), manifest)
+    with pytest.raises(DataError, match="exported for"):
+        check_fit(Dataset("own", samples, samples, 4), msgspec.structs.replace(manifest, input_shape=(3, 32, 32)))

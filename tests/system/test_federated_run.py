@@ -1,0 +1,216 @@
+"""Whole runs: a real Mosquitto, a real coordinator process, real device processes, real data."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.data import load
+from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.cli import make_method
+from sparsyedge.export.models import ModelSpec
+
+SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
+LIMIT_S = 120.0
+DEVICES = 3
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest model that learns the digits."""
+    directory = tmp_path_factory.mktemp("export") / "artifacts"
+    spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
+    build_artifacts(spec, make_method("sparsyfed", sparsity=0.9, beta=1.25), directory, seed=0, check=lambda made: None)
+    return directory
+
+
+class Processes:
+    """`sparsyedge` processes of one test, each with its output in a file; all are ended with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [SPARSYEDGE, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+        self._running.append(process)
+        return process
+
+    def log(self, name: str) -> str:
+        path = self.directory / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def end(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    processes = Processes(tmp_path)
+    try:
+        yield processes
+    finally:
+        processes.end()
+
+
+def wait_until(condition: Callable[[], bool], what: str, processes: Processes) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > until_s:
+            logs = {path.name: path.read_text()[-2000:] for path in processes.directory.glob("*.log")}
+            pytest.fail(f"{what} did not happen within {LIMIT_S:g} s: {json.dumps(logs, indent=1)}")
+        time.sleep(0.05)
+
+
+def write_configs(directory: Path, artifacts: Path, port: int, **run: object) -> Path:
+    """device-0.toml, device-1.toml, ... and run.toml; returns the latter."""
+    for index in range(DEVICES):
+        (directory / f"device-{index}.toml").write_text(
+            f'id = "device-{index}"\nwork_dir = "{directory / "work"}"\n[broker]\nport = {port}\n'
+            f'[data]\ndataset = "digits"\n[data.partition]\ndevices = {DEVICES}\nindex = {index}\n'
+        )
+    values = {"rounds": 3, "cohort_size": DEVICES, "epochs": 1, "seed": 1, "deadline_s": LIMIT_S, **run}
+    lines = [f"{key} = {value}" for key, value in values.items()]
+    config = directory / "run.toml"
+    config.write_text(
+        "\n".join(
+            [
+                'name = "digits"',
+                f'artifacts = "{artifacts}"',
+                f'run_dir = "{directory / "run"}"',
+                'dataset = "digits"',
+                *lines,
+                f"[learning_rate]\nstart = 0.2\nend = 0.05\n[broker]\nport = {port}\n",
+            ]
+        )
+    )
+    return config
+
+
+def start_device(processes: Processes, index: int) -> subprocess.Popen[bytes]:
+    config = processes.directory / f"device-{index}.toml"
+    return processes.start(f"device-{index}", "edge", "--config", str(config), "--until-finished")
+
+
+@contextmanager
+def opened(run_dir: Path) -> Iterator[Store]:
+    store = Store.open(run_dir)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def rounds_closed(run_dir: Path) -> int:
+    if not (run_dir / "run.sqlite").exists():
+        return 0
+    with opened(run_dir) as store:
+        return len(store.rounds())
+
+
+@pytest.mark.mosquitto
+def test_a_run_goes_on_without_a_device_that_is_killed_in_mid_round_and_takes_it_back(
+    mosquitto: int, artifacts: Path, processes: Processes, tmp_path: Path
+) -> None:
+    config = write_configs(tmp_path, artifacts, mosquitto, rounds=8, min_updates=2, deadline_s=10.0)
+    run_dir = tmp_path / "run"
+    coordinator = processes.start("coordinator", "coordinator", "run", str(config))
+    devices = [start_device(processes, index) for index in range(DEVICES)]
+
+    wait_until(lambda: "round 1 of 8: taking part" in processes.log("device-2"), "training on device-2", processes)
+    devices[2].send_signal(signal.SIGKILL)
+    wait_until(lambda: rounds_closed(run_dir) >= 1, "the end of round 1", processes)
+    start_device(processes, 2)
+
+    assert coordinator.wait(LIMIT_S) == 0, processes.log("coordinator")
+    assert [devices[index].wait(LIMIT_S) for index in (0, 1)] == [0, 0]
+    with opened(run_dir) as store:
+        summary = store.summary()
+    assert summary.run.state == "finished"
+    assert [record.updates for record in summary.rounds][0] == 2
+    assert summary.rounds[-1].updates == 3, processes.log("device-2")
+    assert {device.id: device.rounds for device in summary.devices}["device-2"] >= 1
+    assert summary.refusals == ()
+    check_costs(run_dir)
+    check_model(run_dir / "model.onnx", expected=summary.rounds[-1].test_accuracy)
+
+
+def check_costs(run_dir: Path) -> None:
+    """Every device has seconds for each phase, and joules that say where they are from."""
+    with opened(run_dir) as store:
+        devices = store.devices()
+    for device in devices:
+        assert set(device.phases) == {"download", "train", "prune", "encode", "upload"}
+        assert device.phases["train"].seconds > 0
+        assert device.energy_kind in ("measured", "battery", "modelled", "none")
+        assert device.steps > 0
+        assert device.peak_rss_mb > 10
+        assert 0 < device.bytes_up < device.bytes_down
+
+
+def check_model(path: Path, *, expected: float | None) -> None:
+    """The delivered model runs in a plain session, without our op library, and is as good as the record says."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    test = load("digits", None).test
+    x, y = test.batch(np.arange(len(test)))
+    (logits,) = session.run(None, {"x": x})
+    assert np.mean(logits.argmax(axis=1) == y) == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.mosquitto
+def test_a_run_that_is_asked_to_stop_ends_after_its_round_and_keeps_its_model(
+    mosquitto: int, artifacts: Path, processes: Processes, tmp_path: Path
+) -> None:
+    config = write_configs(tmp_path, artifacts, mosquitto, rounds=500)
+    run_dir = tmp_path / "run"
+    coordinator = processes.start("coordinator", "coordinator", "run", str(config))
+    for index in range(DEVICES):
+        start_device(processes, index)
+    wait_until(lambda: rounds_closed(run_dir) >= 1, "the end of round 1", processes)
+    assert processes.start("stop", "coordinator", "stop", str(run_dir)).wait(LIMIT_S) == 0
+    assert coordinator.wait(LIMIT_S) == 0, processes.log("coordinator")
+    assert processes.start("status", "coordinator", "status", str(run_dir), "--json").wait(LIMIT_S) == 0
+    status = json.loads(processes.log("status"))
+    assert status["run"]["state"] == "stopped"
+    assert (run_dir / "model.onnx").exists()
+
+
+def demo(run_dir: Path) -> dict[str, object]:
+    command = [SPARSYEDGE, "demo", "--json", "--run-dir", str(run_dir)]
+    command += ["--width", "4", "--rounds", "2", "--epochs", "1", "--devices", "2", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, object] = json.loads(done.stdout)
+    return document
+
+
+def test_two_demos_with_one_seed_end_in_the_same_model(tmp_path: Path) -> None:
+    first, second = demo(tmp_path / "first"), demo(tmp_path / "second")
+    assert first["model_sha256"] == second["model_sha256"]
+    assert len(first["rounds"]) == 2  # type: ignore[arg-type]
+    assert {device["id"] for device in first["devices"]} == {"device-0", "device-1"}  # type: ignore[attr-defined]
+    for name in ("run.sqlite", "model.onnx", "model.frame"):
+        assert (tmp_path / "first" / name).exists(), name
