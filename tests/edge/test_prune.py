@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sparsyedge.edge.prune import prune_global, removed_count
-from sparsyedge.edge.tensors import State, count_nonzero
+from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
 WEIGHTS = hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-2, 2, width=16))
 
 
 @given(a=WEIGHTS, b=WEIGHTS, sparsity=st.floats(0, 0.99))
-def test_exactly_the_smallest_magnitudes_are_removed(a: np.ndarray, b: np.ndarray, sparsity: float) -> None:  # type: ignore[type-arg]
+def test_exactly_the_smallest_magnitudes_are_removed(a: FloatArray, b: FloatArray, sparsity: float) -> None:
     pruned = prune_global({"a": a, "b": b}, ["a", "b"], sparsity)
     before, after = np.concatenate([a, b]), np.concatenate([pruned["a"], pruned["b"]])
     removed = removed_count(before.size, sparsity)
@@ -46,6 +46,8 @@ def test_tensors_that_are_not_named_and_the_original_stay_as_they_are() -> None:
     np.testing.assert_array_equal(state["w"], np.array([0.1, 2.0], np.float32))
 
 
-@pytest.mark.parametrize(("size", "sparsity", "removed"), [(11_164_352, 0.95, 10_606_134), (11_164_352, 0.99, 11_052_708)])
+@pytest.mark.parametrize(
+    ("size", "sparsity", "removed"), [(11_164_352, 0.95, 10_606_134), (11_164_352, 0.99, 11_052_708)]
+)
 def test_the_budget_of_resnet18_is_that_of_the_paper(size: int, sparsity: float, removed: int) -> None:
     assert removed_count(size, sparsity) == removed
