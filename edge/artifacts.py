@@ -29,9 +29,9 @@ MANIFEST_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference"]
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
-FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -119,7 +119,9 @@ class Artifacts:
         """Read the manifest and compare every file's hash; raises ArtifactError at the first difference."""
         path = directory / MANIFEST_NAME
         if not path.is_file():
-            raise ArtifactError(f"no {MANIFEST_NAME} in {directory}; make artifacts there with `sparsyedge export --out {directory}`")
+            raise ArtifactError(
+                f"no {MANIFEST_NAME} in {directory}; make artifacts there with `sparsyedge export --out {directory}`"
+            )
         manifest = decode_manifest(path.read_bytes(), source=str(path))
         for file in manifest.files.values():
             _check_file(directory / file.name, file)
@@ -143,7 +145,8 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
     """Parse a manifest and refuse one of another version; `source` names it in the error."""
     try:
         versions = msgspec.json.decode(content, type=_Versions)
-    except msgspec.DecodeError as error:
+    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ArtifactError(f"{source} is not a manifest: {error}; run `sparsyedge export` again") from error
     if versions.version != MANIFEST_VERSION:
         raise ArtifactError(
@@ -159,7 +162,9 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
-    missing = [role for role in ("training", "eval", "optimizer", "checkpoint", "inference") if role not in manifest.files]
+    missing = [
+        role for role in ("training", "eval", "optimizer", "checkpoint", "inference") if role not in manifest.files
+    ]
     if missing:
         raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
     return manifest
@@ -174,7 +179,9 @@ class _Versions(msgspec.Struct):
 
 def _check_file(path: Path, expected: File) -> None:
     if not path.is_file():
-        raise ArtifactError(f"{path} is missing though the manifest names it; run `sparsyedge export` again or copy the whole folder")
+        raise ArtifactError(
+            f"{path} is missing though the manifest names it; run `sparsyedge export` again or copy the whole folder"
+        )
     found = sha256_file(path)
     if found != expected.sha256:
         raise ArtifactError(

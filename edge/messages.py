@@ -41,7 +41,7 @@ MAX_CHUNK_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 1 << 30
 MAX_COHORT = 100_000
 
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 RoundNumber = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -50,7 +50,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A control message; a field that it does not declare is refused."""
 
 
-class Blob(Message):
+class Blob(Message, frozen=True):
     """A byte string that is fetched in chunks and known by its hash."""
 
     sha256: Sha256
@@ -63,7 +63,7 @@ class Blob(Message):
         return max(1, -(-self.bytes // self.chunk_bytes))
 
 
-class RoundTask(Message):
+class RoundTask(Message, frozen=True):
     """Retained by the coordinator: what the fleet does now. A device that joins late or restarts reads it first."""
 
     run: Identifier
@@ -82,7 +82,7 @@ class RoundTask(Message):
     deadline_unix_s: float
 
 
-class DeviceStatus(Message):
+class DeviceStatus(Message, frozen=True):
     """Retained by each device, with `offline` as its last will."""
 
     state: Literal["online", "offline"]
@@ -92,7 +92,7 @@ class DeviceStatus(Message):
     software: str = ""
 
 
-class Report(Message):
+class Report(Message, frozen=True):
     """What one round cost a device; sent with the offer, and again with the upload's own cost once it is accepted."""
 
     run: Identifier
@@ -108,7 +108,7 @@ class Report(Message):
     pid: int
 
 
-class Offer(Message):
+class Offer(Message, frozen=True):
     """A device has an update for the round and asks to send it; repeated until answered, always with the same hash."""
 
     run: Identifier
@@ -120,7 +120,7 @@ class Offer(Message):
     report: Report
 
 
-class Grant(Message, tag="grant"):
+class Grant(Message, frozen=True, tag="grant"):
     """Send these chunks, as half-open ranges; everything else has arrived."""
 
     run: Identifier
@@ -129,7 +129,7 @@ class Grant(Message, tag="grant"):
     missing: tuple[tuple[Count, Count], ...]
 
 
-class Accepted(Message, tag="accepted"):
+class Accepted(Message, frozen=True, tag="accepted"):
     """The update is recorded durably; the device may forget it."""
 
     run: Identifier
@@ -137,7 +137,7 @@ class Accepted(Message, tag="accepted"):
     update: Sha256
 
 
-class Refused(Message, tag="refused"):
+class Refused(Message, frozen=True, tag="refused"):
     """The update will not be taken, and why; the device drops it."""
 
     run: Identifier
@@ -147,6 +147,7 @@ class Refused(Message, tag="refused"):
 
 
 Reply = Grant | Accepted | Refused
+_REPLY_DECODER: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
 @dataclass(frozen=True)
@@ -206,14 +207,14 @@ def decode(payload: bytes, kind: type[Decoded]) -> Decoded:
     """Read a control message; raises FrameError that says what does not fit."""
     try:
         return msgspec.json.decode(payload, type=kind)
-    except msgspec.DecodeError as error:
-        raise FrameError(f"not a {kind.__name__}: {error}") from error
+    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"not a valid {kind.__name__}: {error}") from error
 
 
 def decode_reply(payload: bytes) -> Reply:
     """Read what the coordinator answered to an offer."""
     try:
-        return msgspec.json.decode(payload, type=Reply)
-    except msgspec.DecodeError as error:
-        raise FrameError(f"not a reply: {error}") from error
-
+        return _REPLY_DECODER.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"not a valid reply: {error}") from error

@@ -1,4 +1,4 @@
-"""Byte strings in chunks: cutting one up, and putting one together from chunks in any order, any number of times. No I/O."""
+"""Byte strings in chunks: cutting one up, and putting one together from chunks in any order. No I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Assembly:
         self._absent = blob.chunks
 
     def put(self, index: int, chunk: bytes) -> bool:
-        """Store a chunk; False where it was there already. Raises FrameError for a chunk that cannot be part of the blob."""
+        """Store a chunk; False where it was there already. Raises FrameError where it cannot be part of the blob."""
         if not 0 <= index < self.blob.chunks:
             raise FrameError(f"chunk {index} of blob {self.blob.sha256[:12]}, which has {self.blob.chunks}")
         start = index * self.blob.chunk_bytes

@@ -5,7 +5,7 @@ A frame is, in this order (integers little-endian):
     magic     4 bytes   b"SEF1"
     length    u32       of the header
     header    msgpack   FrameHeader: who, which round, and one entry per tensor
-    masks     zstd      one bitmap per tensor that has zeros, bit i = entry i is not zero, each padded to a whole byte
+    masks     zstd      one bitmap per tensor that has zeros, bit i = entry i is not +0.0, each padded to a whole byte
     values    zstd      the float32 values that are not zero, tensor after tensor, as four byte planes
     digest    32 bytes  SHA-256 of everything before it
 
@@ -36,6 +36,8 @@ DIGEST_BYTES = 32
 PREFIX = struct.Struct("<4sI")
 MAX_HEADER_BYTES = 1 << 20
 ZSTD_LEVEL = 3
+MAX_WINDOW_BYTES = 1 << 23
+"""What any zstd decoder must offer; a section that asks for more memory is refused."""
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -73,15 +75,14 @@ def encode_frame(state: Mapping[str, FloatArray], *, run: str, round_number: int
     entries, masks, values = [], [], []
     for name in sorted(state):
         flat = np.ascontiguousarray(state[name], dtype="<f4").reshape(-1)
-        mask = flat != 0
+        # By bits, not by value: a negative zero is kept, so the receiver's state has the hash of the sender's.
+        mask = flat.view("<u4") != 0
         kept = int(np.count_nonzero(mask))
         entries.append(TensorEntry(name, state[name].shape, kept))
         if kept < flat.size:
             masks.append(np.packbits(mask, bitorder="little").tobytes())
             flat = flat[mask]
         values.append(flat)
-    # A negative zero is an entry that `!= 0` drops: it comes back as plain zero, which is the same model to every reader
-    # but not to a hash, so the states that we hash never hold one (see edge/prune.py and coordinator/aggregate.py).
     mask_section = _compress(b"".join(masks))
     value_section = _compress(_byte_planes(values))
     header = FrameHeader(
@@ -111,7 +112,8 @@ def read_header(frame: bytes) -> FrameHeader:
         raise FrameError(f"frame claims a header of {header_bytes} bytes, at most {MAX_HEADER_BYTES} are allowed")
     try:
         header = msgspec.msgpack.decode(body[PREFIX.size : PREFIX.size + header_bytes], type=FrameHeader)
-    except msgspec.DecodeError as error:
+    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"frame header cannot be read: {error}") from error
     claimed = PREFIX.size + header_bytes + header.mask_bytes + header.value_bytes
     if claimed != len(body):
@@ -196,6 +198,7 @@ def _decompress(section: bytes, expected: int) -> bytes:
     try:
         if zstandard.frame_content_size(section) != expected:
             raise FrameError(f"section does not declare the {expected} bytes that the header implies")
-        return zstandard.ZstdDecompressor().decompress(section, max_output_size=expected, allow_extra_data=False)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+        return decompressor.decompress(section, max_output_size=expected, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FrameError(f"section cannot be decompressed: {error}") from error

@@ -1,0 +1,322 @@
+"""The device's state machine: joins the fleet, answers each round with one update, and stays until it is told to leave.
+
+One round on a device is five phases, each with its cost on record: download, train, prune, encode, upload. Between any
+two of its steps the coordinator may close the round; the work on it is then dropped.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import threading
+import time
+
+import msgspec
+
+from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode_manifest
+from sparsyedge.edge.cache import Cache
+from sparsyedge.edge.courier import Abandoned, Courier
+from sparsyedge.edge.data import Samples
+from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, peak_rss_mb
+from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
+from sparsyedge.edge.messages import Blob, Offer, Refused, Report, RoundTask
+from sparsyedge.edge.outbox import Outbox, Pending, task_key
+from sparsyedge.edge.prune import prune_global
+from sparsyedge.edge.session import TrainingSession
+from sparsyedge.edge.tensors import State, first_nonfinite, model_id
+from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
+from sparsyedge.edge.transfer import blob_of
+from sparsyedge.edge.wire import decode_frame, encode_frame
+
+__all__ = ["Action", "Agent", "check_fit", "decide", "describe"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+REFRESH_S = 30.0
+"""How often a device asks for the task and repeats its status: brokers drop messages silently when a queue is full."""
+
+
+class Action(enum.Enum):
+    """What a task asks of a device."""
+
+    WAIT = "wait"
+    TRAIN = "train"
+    OFFER = "offer"
+    LEAVE = "leave"
+
+
+def decide(
+    task: RoundTask, *, device: str, key: str, settled: str | None, pending: str | None, until_finished: bool
+) -> Action:
+    """What to do about a task, given its key, that of the last answered one and that of the update on disk."""
+    if task.state == "finished":
+        return Action.LEAVE if until_finished else Action.WAIT
+    if task.state != "open" or device not in task.cohort or key == settled:
+        return Action.WAIT
+    return Action.OFFER if key == pending else Action.TRAIN
+
+
+def check_fit(samples: Samples, manifest: Manifest) -> None:
+    """Refuse data that the model cannot be trained on; raises DataError."""
+    shape, highest = tuple(samples.x.shape[1:]), int(samples.y.max())
+    remedy = "point [data] at another data set or export the model for this one"
+    if shape != manifest.input_shape:
+        raise DataError(f"this device's samples have shape {shape}, the model takes {manifest.input_shape}; {remedy}")
+    if highest >= manifest.classes:
+        raise DataError(f"this device's data has label {highest}, the model knows 0..{manifest.classes - 1}; {remedy}")
+
+
+def describe(report: Report) -> str:
+    """A report as one line for the log."""
+    phases = ", ".join(f"{name} {_cost(cost)}" for name, cost in report.phases.items())
+    return (
+        f"round {report.round}: {phases} (energy {report.energy_kind}, {report.energy_source}); "
+        f"{report.bytes_down} B down, {report.bytes_up} B up; {report.steps} steps, loss {report.loss:.4f}; "
+        f"peak RSS {report.peak_rss_mb:.0f} MB"
+    )
+
+
+class Agent:
+    """A device at work; `run` blocks until the agent is stopped or has nothing more to do."""
+
+    def __init__(
+        self,
+        device: str,
+        courier: Courier,
+        *,
+        samples: Samples,
+        meter: EnergyMeter,
+        cache: Cache,
+        outbox: Outbox,
+        threads: int = 1,
+        until_finished: bool = False,
+    ) -> None:
+        self._device = device
+        self._courier = courier
+        self._samples = samples
+        self._meter = meter
+        self._cache = cache
+        self._outbox = outbox
+        self._threads = threads
+        self._until_finished = until_finished
+        self._stopped = threading.Event()
+        self._settled: str | None = None
+        self._artifacts: Artifacts | None = None
+        self._session: TrainingSession | None = None
+
+    def stop(self) -> None:
+        """Make `run` return soon; safe in a signal handler."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Take part in rounds; the courier has joined over an open link."""
+        try:
+            refreshed_s = time.monotonic()
+            while not self._stopped.is_set() and self._take_turn():
+                if time.monotonic() - refreshed_s > REFRESH_S:
+                    self._courier.refresh()
+                    refreshed_s = time.monotonic()
+        finally:
+            self._courier.leave()
+
+    def _take_turn(self) -> bool:
+        """Do what the current task asks for, or wait a moment for another; False when it is time to leave."""
+        task = self._courier.task
+        action = self._decide(task) if task else Action.WAIT
+        if task is None or action is Action.WAIT:
+            if task is None or task.state != "open":
+                # The next open round is a new question, even where a new run has an old one's name.
+                self._settled = None
+            self._courier.listen()
+        elif action is Action.LEAVE:
+            log.info("run %s is finished; leaving", task.run)
+            return False
+        else:
+            self._take_part(task, action)
+        return True
+
+    def _decide(self, task: RoundTask) -> Action:
+        pending = self._outbox.pending
+        return decide(
+            task,
+            device=self._device,
+            key=self._key(task),
+            settled=self._settled,
+            pending=pending.key if pending else None,
+            until_finished=self._until_finished,
+        )
+
+    def _key(self, task: RoundTask) -> str:
+        return task_key(task, len(self._samples))
+
+    def _is_open(self, task: RoundTask) -> bool:
+        """Whether the fleet still works on this task, and this device with it."""
+        now = self._courier.task
+        if self._stopped.is_set() or now is None or now.state != "open":
+            return False
+        return self._key(now) == self._key(task) and self._device in now.cohort
+
+    def _take_part(self, task: RoundTask, action: Action) -> None:
+        """One attempt at one round; whatever goes wrong is one line in the log, and the device stays."""
+        try:
+            if action is Action.TRAIN:
+                self._make_update(task)
+            self._deliver(task)
+        except (Abandoned, JobCancelled):
+            log.info("round %d is over, or this device is to stop; its work is dropped", task.round)
+        except (LinkError, FrameError) as error:
+            log.warning("round %d: %s; trying again in %g s", task.round, error, RETRY_S)
+            self._pause(task)
+        except (SparsyedgeError, OSError) as error:
+            log.error("round %d: %s; waiting for the next round", task.round, error)
+            self._settled = self._key(task)
+
+    def _pause(self, task: RoundTask) -> None:
+        until_s = time.monotonic() + RETRY_S
+        while self._is_open(task) and time.monotonic() < until_s:
+            self._courier.listen()
+
+    # ---- download ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, task: RoundTask) -> tuple[TrainingSession, Manifest]:
+        """A session that holds the task's model, fetched as far as the device does not have it."""
+        artifacts = self._artifacts
+        if artifacts is None or artifacts.directory != self._cache.folder(task.manifest.sha256):
+            self._artifacts = self._session = None
+            artifacts = self._artifacts = self._fetch_artifacts(task)
+        manifest = artifacts.manifest
+        check_fit(self._samples, manifest)
+        if task.model_id == manifest.initial_model:
+            # The checkpoint holds it; a session that has trained no longer does.
+            self._session = None
+            self._session = TrainingSession(artifacts, threads=self._threads)
+            return self._session, manifest
+        state = self._fetch_model(task, manifest)
+        if self._session is None:
+            self._session = TrainingSession(artifacts, threads=self._threads)
+        self._session.load(state)
+        return self._session, manifest
+
+    def _fetch_artifacts(self, task: RoundTask) -> Artifacts:
+        sha256 = task.manifest.sha256
+        folder = self._cache.folder(sha256)
+        if self._cache.has_file(sha256, MANIFEST_NAME, sha256=sha256):
+            content = (folder / MANIFEST_NAME).read_bytes()
+        else:
+            content = self._fetch(task.manifest, task)
+        manifest = decode_manifest(content, source=f"the manifest of run {task.run}")
+        for file in manifest.files.values():
+            if not self._cache.has_file(sha256, file.name, sha256=file.sha256):
+                # Files are cut into chunks as the manifest itself is.
+                blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
+                self._cache.keep_file(sha256, file.name, self._fetch(blob, task))
+        self._cache.keep_file(sha256, MANIFEST_NAME, content)
+        return Artifacts(folder, manifest)
+
+    def _fetch_model(self, task: RoundTask, manifest: Manifest) -> State:
+        """The task's model, which must be the one that the task names; raises FrameError where it is not."""
+        frame = self._cache.model(task.model_id) or self._fetch(task.model, task)
+        try:
+            state = decode_frame(frame, manifest.shapes).state
+            found = model_id(state)
+            if found != task.model_id:
+                raise FrameError(f"the frame announced as model {task.model_id[:12]} holds model {found[:12]}")
+        except FrameError:
+            self._cache.drop_model(task.model_id)
+            raise
+        self._cache.keep_model(task.model_id, frame)
+        return state
+
+    def _fetch(self, blob: Blob, task: RoundTask) -> bytes:
+        return self._courier.fetch(blob, wanted=lambda: self._is_open(task))
+
+    # ---- train, prune, encode ----------------------------------------------------------------------------------------
+
+    def _make_update(self, task: RoundTask) -> None:
+        """The first four phases; leaves the update in the outbox."""
+        log.info("run %s, round %d of %d: taking part", task.run, task.round, task.rounds)
+        self._courier.bytes_down = self._courier.bytes_up = 0
+        recorder = PhaseRecorder(self._meter)
+        with recorder.phase("download"):
+            session, manifest = self._prepare(task)
+        with recorder.phase("train"):
+            trained = train(session, self._samples, self._job(task), keep_going=lambda: self._keep_going(task))
+        with recorder.phase("prune"):
+            state = prune_global(session.state(), manifest.prunable, task.sparsity)
+        bad = first_nonfinite(state)
+        if bad is not None:
+            raise TrainingError(f"training left NaN or infinity in {bad}; lower the learning rate of the run")
+        with recorder.phase("encode"):
+            frame = encode_frame(state, run=task.run, round_number=task.round, base=task.model_id)
+            update = blob_of(frame, chunk_bytes=task.model.chunk_bytes)
+        offer = Offer(
+            run=task.run,
+            round=task.round,
+            base=task.model_id,
+            update=update,
+            samples=len(self._samples),
+            report=self._report(task, recorder.snapshot(), trained),
+        )
+        self._outbox.put(Pending(self._key(task), offer), frame)
+
+    def _keep_going(self, task: RoundTask) -> bool:
+        self._courier.drain()
+        return self._is_open(task)
+
+    def _job(self, task: RoundTask) -> LocalJob:
+        return LocalJob(
+            device_id=self._device,
+            round_number=task.round,
+            seed=task.seed,
+            epochs=task.epochs,
+            batch_size=task.batch_size,
+            learning_rate=task.learning_rate,
+        )
+
+    def _report(self, task: RoundTask, phases: dict[str, PhaseCost], trained: Trained) -> Report:
+        return Report(
+            run=task.run,
+            round=task.round,
+            phases=phases,
+            energy_source=self._meter.name,
+            energy_kind=self._meter.kind,
+            bytes_down=self._courier.bytes_down,
+            bytes_up=self._courier.bytes_up,
+            steps=trained.steps,
+            loss=trained.loss,
+            peak_rss_mb=peak_rss_mb(),
+            pid=os.getpid(),
+        )
+
+    # ---- upload ------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, task: RoundTask) -> None:
+        """The last phase: offer what is in the outbox until the coordinator has decided about it."""
+        pending = self._outbox.pending
+        assert pending is not None
+        recorder = PhaseRecorder(self._meter)
+        with recorder.phase("upload"):
+            verdict = self._courier.deliver(pending.offer, self._outbox.frame(), wanted=lambda: self._is_open(task))
+        self._settled = pending.key
+        before = pending.offer.report
+        report = msgspec.structs.replace(
+            before,
+            phases={**before.phases, **recorder.snapshot()},
+            bytes_up=self._courier.bytes_up,
+            peak_rss_mb=peak_rss_mb(),
+            pid=os.getpid(),
+        )
+        log.info("%s", describe(report))
+        if isinstance(verdict, Refused):
+            log.warning("round %d: the coordinator refused the update: %s", task.round, verdict.reason)
+            self._outbox.clear()
+        else:
+            # The update stays on disk until the next one takes its place: a device that restarts within this round
+            # then has its answer ready, and a coordinator that took it says so again.
+            self._courier.report(report)
+
+
+def _cost(cost: PhaseCost) -> str:
+    return f"{cost.seconds:.2f} s" + ("" if cost.joules is None else f" {cost.joules:.2f} J")

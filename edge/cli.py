@@ -1,0 +1,101 @@
+"""The command `sparsyedge`: a table of subcommands, each imported when it is used.
+
+A device has neither torch nor the coordinator's libraries, so nothing of them may be imported to run `sparsyedge edge`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import cast
+
+from sparsyedge.edge.errors import SparsyedgeError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "demo": ("sparsyedge.benchmarks.demo:main", "a whole federated run on this machine, in one command"),
+    "export": ("sparsyedge.export.cli:main", "make the artifacts that devices train: graphs, checkpoint, manifest"),
+    "coordinator": ("sparsyedge.coordinator.cli:main", "lead a fleet through the rounds of a run"),
+    "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
+}
+"""Subcommand to where it lives ("module:function", taking the remaining arguments) and what it does."""
+
+EXIT_FAULT = 2
+EXIT_INTERRUPTED = 130
+
+# Which extra brings a module that the base install does not have; `demo` brings all of them.
+EXTRAS = {
+    "amqtt": "demo",
+    "onnx": "export",
+    "rich": "coordinator",
+    "scipy": "export",
+    "sklearn": "demo",
+    "torch": "export",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand and return its exit code; every fault that we can name is one sentence on stderr."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except SparsyedgeError as error:
+        return _fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "sparsyedge":
+            raise
+        return _fail(_explain_missing(error.name, arguments[0]))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone. Point stdout elsewhere, or the interpreter's last flush complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("-h", "--help"):
+        print(_usage())
+        return 0
+    if command == "--version":
+        print(f"sparsyedge {metadata.version('sparsyedge')}")
+        return 0
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"allowed are {', '.join(COMMANDS)}"
+        raise SparsyedgeError(f"unknown subcommand `{command}`; {hint}")
+    module, _, function = COMMANDS[command][0].partition(":")
+    run = cast("Callable[[list[str]], int]", getattr(importlib.import_module(module), function))
+    return run(rest)
+
+
+def _usage() -> str:
+    lines = [
+        "usage: sparsyedge SUBCOMMAND ...",
+        "",
+        "On-device training runtime for sparse federated learning.",
+        "",
+        *(f"  {name:<12} {summary}" for name, (_, summary) in COMMANDS.items()),
+        "",
+        "`sparsyedge SUBCOMMAND --help` says more; `sparsyedge --version` prints the version.",
+    ]
+    return "\n".join(lines)
+
+
+def _explain_missing(module: str, command: str) -> str:
+    extra = EXTRAS.get(module.partition(".")[0])
+    package = f"sparsyedge[{extra}]" if extra else "sparsyedge"
+    return f"`{command}` needs the module {module}, which is not installed; run `pip install '{package}'`"
+
+
+def _fail(sentence: str) -> int:
+    print(f"sparsyedge: error: {sentence}", file=sys.stderr)
+    return EXIT_FAULT

@@ -1,0 +1,128 @@
+"""`sparsyedge edge`: read the config, build the objects, run the agent."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+
+from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.cache import Cache
+from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
+from sparsyedge.edge.courier import Courier, Member, offline_status
+from sparsyedge.edge.data import Samples, lda_partition, load
+from sparsyedge.edge.energy import EnergyMeter, open_meter
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.link import Link
+from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.outbox import Outbox
+
+__all__ = ["load_samples", "main"]
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: list[str]) -> int:
+    """Run one device until it is stopped, or its run is finished; raises SparsyedgeError where it cannot start."""
+    options = _parse(argv)
+    config = load_config(options.config, DeviceConfig)
+    _set_up_logging(config.id, options.log_level)
+    samples = load_samples(config.data)
+    log.info("%d samples of %s", len(samples), config.data.dataset)
+    meter = open_meter(config.meter)
+    try:
+        _run(config, samples, meter=meter, until_finished=options.until_finished)
+    finally:
+        meter.stop()
+    return 0
+
+
+def load_samples(config: DataConfig) -> Samples:
+    """This device's training samples: the whole data set, or its share where the config names one."""
+    data_dir = Path(config.data_dir) if config.data_dir is not None else None
+    train = load(config.dataset, data_dir).train
+    share = config.partition
+    if share is None:
+        return train
+    if share.index >= share.devices:
+        raise ConfigError(
+            f"key `data.partition.index` has value {share.index}, allowed are 0..{share.devices - 1} "
+            f"for {share.devices} devices"
+        )
+    return train.take(lda_partition(train.y, share.devices, share.alpha, share.seed)[share.index])
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="sparsyedge edge", description="Run this machine as a device of a fleet.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the device's config, device.toml")
+    parser.add_argument(
+        "--until-finished", action="store_true", help="leave when the run is finished, instead of waiting for the next"
+    )
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="how much to log"
+    )
+    return parser.parse_args(argv)
+
+
+def _set_up_logging(device: str, level: str) -> None:
+    logging.basicConfig(format=f"%(asctime)s {device} %(levelname)s %(message)s", level=level.upper(), force=True)
+
+
+def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_finished: bool) -> None:
+    member = Member(
+        device=config.id,
+        topics=Topics(config.fleet),
+        boot_id=uuid.uuid4().hex,
+        software=f"sparsyedge {metadata.version('sparsyedge')}",
+        samples=len(samples),
+    )
+    will = (member.topics.status(config.id), offline_status(member.boot_id))
+    link = Link(config.broker.host, config.broker.port, identity=f"{config.fleet}-{config.id}", will=will)
+    # A folder per device, so that several on one machine can share the default.
+    work_dir = Path(config.work_dir).expanduser() / config.fleet / config.id
+    courier = Courier(link, member)
+    agent = Agent(
+        config.id,
+        courier,
+        samples=samples,
+        meter=meter,
+        cache=Cache(work_dir),
+        outbox=Outbox(work_dir / "outbox"),
+        threads=config.threads,
+        until_finished=until_finished,
+    )
+    # Before the link opens, so that the first event comes when the broker knows what we wait for.
+    courier.join()
+    link.open()
+    log.info("joined fleet %s at %s:%d", config.fleet, config.broker.host, config.broker.port)
+    try:
+        with _stopped_by_signals(agent):
+            agent.run()
+    finally:
+        link.close()
+
+
+@contextmanager
+def _stopped_by_signals(agent: Agent) -> Iterator[None]:
+    """Let SIGINT and SIGTERM stop the agent in order; a second one of them ends the process at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        log.info("got %s; leaving", signal.Signals(number).name)
+        agent.stop()
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        restore()

@@ -1,0 +1,383 @@
+"""The one way to the broker, for devices and coordinator alike: bytes in, bytes out. No other file knows MQTT.
+
+A link promises little, so that any broker with QoS 1, retained messages and a last will can serve. It never relies on a
+session kept by the broker: after every connect it renews its subscriptions and, once the broker has confirmed them,
+puts `Connected` into the inbox; the owner then publishes its retained state and asks again. Messages may come before
+that. A published message may be lost although the broker took it (brokers drop silently when a queue is full), so
+owners repeat what was not answered.
+
+The client's network thread only fills the inbox; everything else happens in the owner's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, topic_matches_sub
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from sparsyedge.edge.errors import LinkError
+
+__all__ = ["Connected", "Link", "Received"]
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_S: Final = 30
+RECONNECT_MIN_S: Final = 1
+RECONNECT_MAX_S: Final = 30
+RECONNECT_JITTER_S: Final = 2.0
+CONNACK_TIMEOUT_S: Final = 5.0
+RETRY_OPEN_S: Final = 0.5
+CLOSE_TIMEOUT_S: Final = 2.0
+SILENCE_S: Final = 15.0
+"""A broker that leaves a SUBSCRIBE unanswered and sends nothing for so long has forgotten the connection."""
+
+WINDOW_MESSAGES: Final = 16
+WINDOW_BYTES: Final = 2 * 1024 * 1024
+RECEIVE_MAXIMUM: Final = 4
+"""What the broker may have under way to us: with chunks of 96 KiB a stalled device costs the broker little memory."""
+MAX_PACKET_BYTES: Final = 8 * 1024 * 1024
+INBOX_BYTES: Final = 64 * 1024 * 1024
+"""Messages beyond this are dropped: all of them are retained or repeated, and a device's memory is not ours to fill."""
+
+_UNSUPPORTED_VERSION: Final = 0x84
+
+
+@dataclass(frozen=True)
+class Received:
+    """One message that a subscription asked for; a duplicate is possible at any time."""
+
+    topic: str
+    payload: bytes
+    retained: bool
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The link is up, for the first time or again: the owner publishes its retained state and asks again."""
+
+
+class Link:
+    """A connection to the broker that comes back by itself. One thread owns it; it may be opened once."""
+
+    def __init__(self, host: str, port: int, *, identity: str, will: tuple[str, bytes] | None = None) -> None:
+        self.host = host
+        self.port = port
+        self.identity = identity
+        self._will = will
+        self._client: Client | None = None
+        self._inbox: queue.SimpleQueue[Received | Connected] = queue.SimpleQueue()
+        # Guards everything below. Never held while calling the client: its callbacks hold the client's own locks.
+        self._changed = threading.Condition()
+        self._patterns: list[str] = []
+        self._inbox_bytes = 0
+        self._overflowed = False
+        self._up = False
+        self._opened = False
+        self._closing = threading.Event()
+        self._refusal: ReasonCode | None = None
+        self._gone = False
+        self._unacknowledged: dict[int, int] = {}
+        self._acknowledged_early: set[int] = set()
+        self._unanswered: dict[int, float] = {}
+        self._answered_early: set[int] = set()
+        self._renewed: set[int] = set()
+        self._last_arrival_s = 0.0
+
+    # ---- opening and closing -----------------------------------------------------------------------------------------
+
+    def open(self, timeout_s: float = 10.0) -> None:
+        """Connect, with MQTT 5 where the broker speaks it and 3.1.1 where not; raises LinkError after `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
+        problem = "no answer"
+        while (left_s := until_s - time.monotonic()) > 0:
+            try:
+                protocol = _find_protocol(self.host, self.port, min(left_s / 2, CONNACK_TIMEOUT_S))
+                if self._try_open(protocol, min(max(RETRY_OPEN_S, until_s - time.monotonic()), CONNACK_TIMEOUT_S)):
+                    return
+            except OSError as error:
+                problem = str(error)
+            else:
+                if self._refusal:
+                    problem = str(self._refusal)
+                    break
+                problem = "it closed the connection or did not answer"
+            self._closing.wait(min(RETRY_OPEN_S, max(0.0, until_s - time.monotonic())))
+        raise LinkError(
+            f"cannot connect to the MQTT broker at {self.host}:{self.port} as {self.identity}: {problem}; "
+            f"check that the broker runs there and that host and port in the config are right"
+        )
+
+    def _try_open(self, protocol: MQTTProtocolVersion, timeout_s: float) -> bool:
+        """One attempt in one protocol; False where the broker refused or kept silent, OSError where there is none."""
+        with self._changed:
+            self._refusal, self._gone = None, False
+        client = self._make_client(protocol)
+        client.connect_timeout = timeout_s
+        if protocol == MQTTProtocolVersion.MQTTv5:
+            client.connect(self.host, self.port, KEEPALIVE_S, clean_start=True, properties=_connect_properties())
+        else:
+            client.connect(self.host, self.port, KEEPALIVE_S)
+        client.on_pre_connect = self._on_pre_connect
+        client.loop_start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._up or self._gone or self._refusal is not None, timeout_s)
+            up = self._up
+        if up:
+            self._client = client
+        else:
+            self._end(client)
+        return up
+
+    def _make_client(self, protocol: MQTTProtocolVersion) -> Client:
+        # A clean session every time: what the broker would have kept for us is asked for again anyway.
+        clean = None if protocol == MQTTProtocolVersion.MQTTv5 else True
+        client = Client(CallbackAPIVersion.VERSION2, client_id=self.identity, protocol=protocol, clean_session=clean)
+        client.max_inflight_messages_set(WINDOW_MESSAGES)
+        client.reconnect_delay_set(RECONNECT_MIN_S, RECONNECT_MAX_S)
+        if self._will:
+            client.will_set(self._will[0], self._will[1], qos=1, retain=True)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
+        return client
+
+    def close(self) -> None:
+        """Wait shortly for unacknowledged messages, then leave in order: the last will is not sent."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: not self._up or not self._unacknowledged, CLOSE_TIMEOUT_S)
+        self._closing.set()
+        self._end(client)
+
+    def _end(self, client: Client) -> None:
+        """Disconnect and end the network thread, also where the broker no longer reads."""
+        # The network thread does not end while messages wait to be acknowledged.
+        client.drop_out_messages()
+        client.disconnect()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._up, CLOSE_TIMEOUT_S)
+        _cut(client)
+        client.loop_stop()
+
+    # ---- what the owner does -----------------------------------------------------------------------------------------
+
+    def subscribe(self, pattern: str) -> None:
+        """Ask for the topics that match, now and after every reconnect; asking again brings retained messages again."""
+        with self._changed:
+            if pattern not in self._patterns:
+                self._patterns.append(pattern)
+            client = self._client if self._up else None
+        if client:
+            self._send_subscribe(client, pattern)
+
+    def unsubscribe(self, pattern: str) -> None:
+        """Stop asking; what is still under way is dropped."""
+        with self._changed:
+            if pattern in self._patterns:
+                self._patterns.remove(pattern)
+            client = self._client if self._up else None
+        if client:
+            client.unsubscribe(pattern)
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False, timeout_s: float = 30.0) -> None:
+        """Hand a message to the broker with QoS 1.
+
+        Blocks while the link is down or too much is unacknowledged; LinkError after `timeout_s`. The message is
+        repeated over reconnects, and that the broker took it does not mean that anybody got it.
+        """
+        client = self._client
+        if client is None:
+            raise LinkError(f"the link of {self.identity} is closed; open it before publishing to {topic}")
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._up and self._has_room(len(payload)), timeout_s):
+                problem = f"{len(self._unacknowledged)} are unacknowledged" if self._up else "it is unreachable"
+                raise LinkError(
+                    f"the MQTT broker at {self.host}:{self.port} took no message for {timeout_s:g} s: {problem}; "
+                    f"check the broker and the network"
+                )
+        info = client.publish(topic, payload, qos=1, retain=retain)
+        if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
+            raise LinkError(f"the MQTT client has no room for a message to {topic}")
+        with self._changed:
+            # The acknowledgement may be faster than this thread.
+            if info.mid in self._acknowledged_early:
+                self._acknowledged_early.remove(info.mid)
+            else:
+                self._unacknowledged[info.mid] = len(payload)
+
+    def receive(self, timeout_s: float) -> Received | Connected | None:
+        """The next message or event, None after `timeout_s`; 0 looks without waiting."""
+        self._check_silence()
+        try:
+            event = self._inbox.get(block=timeout_s > 0, timeout=timeout_s if timeout_s > 0 else None)
+        except queue.Empty:
+            return None
+        if isinstance(event, Received):
+            with self._changed:
+                self._inbox_bytes -= len(event.payload)
+        return event
+
+    def _has_room(self, payload_bytes: int) -> bool:
+        # A message larger than the window goes alone.
+        under_way = sum(self._unacknowledged.values())
+        return not self._unacknowledged or (
+            len(self._unacknowledged) < WINDOW_MESSAGES and under_way + payload_bytes <= WINDOW_BYTES
+        )
+
+    def _send_subscribe(self, client: Client, pattern: str) -> None:
+        _, mid = client.subscribe(pattern, qos=1)
+        if mid is not None:
+            with self._changed:
+                # As with publish: the answer may be faster than this thread.
+                if mid in self._answered_early:
+                    self._answered_early.remove(mid)
+                else:
+                    self._unanswered[mid] = time.monotonic()
+
+    def _check_silence(self) -> None:
+        """Drop a connection that the broker has forgotten: amqtt does that when others subscribe while one connects."""
+        with self._changed:
+            asked_s = min(self._unanswered.values(), default=None)
+            if not self._up or asked_s is None or time.monotonic() - max(asked_s, self._last_arrival_s) < SILENCE_S:
+                return
+            self._unanswered.clear()
+        log.warning("the broker has not answered a subscription for %g s; connecting again", SILENCE_S)
+        if self._client:
+            _cut(self._client)
+
+    # ---- callbacks: in the network thread, so they never block -------------------------------------------------------
+
+    def _on_pre_connect(self, client: Client, userdata: Any) -> None:
+        """Spread the reconnects of a fleet that lost its broker; the client's own backoff is the same for all."""
+        if self._closing.wait(random.uniform(0, RECONNECT_JITTER_S)):
+            raise ConnectionAbortedError("the link is closing")
+
+    def _on_connect(
+        self, client: Client, userdata: Any, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            with self._changed:
+                self._refusal = reason
+                self._changed.notify_all()
+            self._give_up_opening(client)
+            return
+        with self._changed:
+            self._up = self._opened = True
+            self._unanswered.clear()
+            self._answered_early.clear()
+            patterns = list(self._patterns)
+            self._changed.notify_all()
+        for pattern in patterns:
+            self._send_subscribe(client, pattern)
+        # amqtt may lose a message that comes before it has dealt with a subscription, so the owner is told after that.
+        with self._changed:
+            self._renewed = set(self._unanswered)
+            if not self._renewed:
+                self._inbox.put(Connected())
+
+    def _on_disconnect(
+        self, client: Client, userdata: Any, flags: DisconnectFlags, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        with self._changed:
+            was_up, self._up, self._gone = self._up, False, True
+            self._changed.notify_all()
+        self._give_up_opening(client)
+        if was_up and reason.is_failure:
+            log.warning("lost the broker at %s:%d: %s; connecting again", self.host, self.port, reason)
+
+    def _give_up_opening(self, client: Client) -> None:
+        """Keep a first connection that failed from being tried again: `open` decides about that."""
+        if not self._opened:
+            client.disconnect()
+
+    def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            return
+        with self._changed:
+            self._last_arrival_s = time.monotonic()
+            # Some brokers deliver what others asked for.
+            if not any(topic_matches_sub(pattern, topic) for pattern in self._patterns):
+                return
+            fits = self._inbox_bytes + len(message.payload) <= INBOX_BYTES
+            first_dropped = not fits and not self._overflowed
+            self._overflowed = not fits
+            if fits:
+                self._inbox_bytes += len(message.payload)
+                self._inbox.put(Received(topic, bytes(message.payload), message.retain))
+        if first_dropped:
+            log.warning("the inbox is full (%d MiB): messages are dropped and asked for again", INBOX_BYTES >> 20)
+
+    def _on_publish(
+        self, client: Client, userdata: Any, mid: int, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        with self._changed:
+            if self._unacknowledged.pop(mid, None) is None:
+                self._acknowledged_early.add(mid)
+            self._changed.notify_all()
+        if reason.is_failure:
+            log.warning("the broker refused a message of %s: %s", self.identity, reason)
+
+    def _on_subscribe(
+        self, client: Client, userdata: Any, mid: int, reasons: list[ReasonCode], properties: Properties | None
+    ) -> None:
+        with self._changed:
+            if self._unanswered.pop(mid, None) is None:
+                self._answered_early.add(mid)
+            if self._renewed and self._renewed <= {mid}:
+                self._inbox.put(Connected())
+            self._renewed.discard(mid)
+        for reason in reasons:
+            if reason.is_failure:
+                log.warning("the broker refused a subscription of %s: %s", self.identity, reason)
+
+
+def _find_protocol(host: str, port: int, timeout_s: float) -> MQTTProtocolVersion:
+    """MQTT 5 where the broker understands it, asked with a CONNECT that carries nothing.
+
+    A broker without MQTT 5 should refuse it at once, but amqtt takes its properties and will for lengths and hangs.
+    """
+    reasons: list[ReasonCode] = []
+    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.on_connect = lambda client, userdata, flags, reason, properties: reasons.append(reason)
+    client.connect_timeout = timeout_s
+    client.connect(host, port, KEEPALIVE_S)
+    until_s = time.monotonic() + timeout_s
+    while not reasons and time.monotonic() < until_s and client.loop(timeout=0.1) == MQTTErrorCode.MQTT_ERR_SUCCESS:
+        pass
+    client.disconnect()
+    understood = bool(reasons) and reasons[0].value != _UNSUPPORTED_VERSION
+    return MQTTProtocolVersion.MQTTv5 if understood else MQTTProtocolVersion.MQTTv311
+
+
+def _connect_properties() -> Properties:
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.ReceiveMaximum = RECEIVE_MAXIMUM
+    properties.MaximumPacketSize = MAX_PACKET_BYTES
+    return properties
+
+
+def _cut(client: Client) -> None:
+    """End the TCP connection under the client, whose network thread then notices the loss."""
+    connection = client.socket()
+    if isinstance(connection, socket.socket):
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("the connection was closed already")

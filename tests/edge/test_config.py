@@ -1,0 +1,142 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sparsyedge.edge.config import DeviceConfig, Section, load_config
+from sparsyedge.edge.errors import ConfigError
+
+SMALLEST = 'id = "pi-01"\n[data]\ndataset = "digits"\n'
+
+
+def load(tmp_path: Path, text: str) -> DeviceConfig:
+    path = tmp_path / "device.toml"
+    path.write_text(text)
+    return load_config(path, DeviceConfig)
+
+
+def refuse(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert str(tmp_path / "device.toml") in sentence
+    return sentence
+
+
+def test_defaults_serve_a_device_beside_its_broker(tmp_path: Path) -> None:
+    config = load(tmp_path, SMALLEST)
+    assert (config.id, config.data.dataset, config.fleet, config.threads) == ("pi-01", "digits", "default", 1)
+    assert (config.broker.host, config.broker.port) == ("127.0.0.1", 1883)
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        id = "pi-01"
+        fleet = "attic"
+        work_dir = "/var/lib/sparsyedge"
+        threads = 4
+        meter = "none"
+        [broker]
+        host = "broker.local"
+        port = 8883
+        [data]
+        dataset = "cifar10"
+        data_dir = "/data"
+        [data.partition]
+        devices = 4
+        index = 3
+        alpha = 0.1
+        seed = 7
+        """,
+    )
+    assert config.data.partition is not None
+    assert (config.data.partition.index, config.broker.host, config.fleet) == (3, "broker.local", "attic")
+
+
+def test_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    assert "unknown key `thread`; did you mean `threads`?" in refuse(tmp_path, "thread = 2\n" + SMALLEST)
+
+
+def test_unknown_key_in_a_table_is_refused_with_its_path(tmp_path: Path) -> None:
+    sentence = refuse(tmp_path, SMALLEST + '[broker]\nhots = "x"\n')
+    assert "unknown key `broker.hots`; did you mean `host`?" in sentence
+
+
+def test_unknown_key_in_an_optional_table_is_refused_with_its_path(tmp_path: Path) -> None:
+    sentence = refuse(tmp_path, SMALLEST + "[data.partition]\ndevices = 2\nindex = 0\nbeta = 1\n")
+    assert "unknown key `data.partition.beta`" in sentence
+
+
+def test_unknown_key_like_no_other_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
+    sentence = refuse(tmp_path, SMALLEST + "[broker]\nqqqqqq = 1\n")
+    assert "allowed here: host, port" in sentence
+
+
+def test_missing_key_is_named(tmp_path: Path) -> None:
+    assert "key `id` is missing" in refuse(tmp_path, '[data]\ndataset = "digits"\n')
+    assert "key `data.dataset` is missing" in refuse(tmp_path, 'id = "pi-01"\n[data]\n')
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("threads = 0", "key `threads` has value 0: expected `int` >= 1"),
+        ("threads = 1000", "key `threads` has value 1000: expected `int` <= 256"),
+        ('threads = "two"', "key `threads` has value 'two': expected `int`, got `str`"),
+        ('fleet = "a/b"', "key `fleet` has value 'a/b': expected `str` matching"),
+        ('fleet = "#"', "key `fleet` has value '#': expected `str` matching"),
+        ('fleet = ""', "key `fleet` has value '': expected `str` matching"),
+        ('fleet = "home\\n"', "key `fleet` has value 'home\\n': expected `str` matching"),
+        ("broker = 3", "key `broker` has value 3: expected `object`, got `int`"),
+    ],
+)
+def test_value_out_of_bounds_is_refused_with_what_is_allowed(tmp_path: Path, line: str, expected: str) -> None:
+    assert expected in refuse(tmp_path, f"{line}\n{SMALLEST}")
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config file .*absent\.toml; check the path"):
+        load_config(tmp_path / "absent.toml", DeviceConfig)
+
+
+def test_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read config file"):
+        load_config(tmp_path, DeviceConfig)
+
+
+def test_bad_toml_is_refused_with_its_place(tmp_path: Path) -> None:
+    assert "is not valid TOML" in refuse(tmp_path, "id = \n")
+
+
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "device.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot read config file"):
+        load_config(path, DeviceConfig)
+
+
+class Sensor(Section, frozen=True):
+    pin: int
+
+
+class Board(Section, frozen=True):
+    sensors: tuple[Sensor, ...] = ()
+    limits: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[[sensors]]\npin = 1\n[[sensors]]\npni = 2\n", r"unknown key `sensors\[1\]\.pni`; did you mean `pin`"),
+        ('[[sensors]]\npin = "x"\n', r"key `sensors\[0\]\.pin`: expected `int`, got `str`"),
+        ('[limits]\nheat = "x"\n', r"key `limits\[\.\.\.\]`: expected `int`, got `str`"),
+    ],
+)
+def test_fault_inside_a_list_or_a_free_table_is_a_sentence_too(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "board.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        load_config(path, Board)

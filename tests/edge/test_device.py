@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsyedge.edge.config import DataConfig, PartitionConfig
+from sparsyedge.edge.device import load_samples
+from sparsyedge.edge.errors import ConfigError, DataError
+from sparsyedge.edge.link import Link, Received
+from sparsyedge.edge.messages import DeviceStatus, Topics, decode
+
+SAMPLES = 40
+START_S = 60.0
+
+
+@pytest.fixture
+def own_data(tmp_path: Path) -> Path:
+    path = tmp_path / "own.npz"
+    x = np.arange(SAMPLES * 3 * 4 * 4, dtype=np.uint32).astype(np.uint8).reshape(SAMPLES, 3, 4, 4)
+    y = np.arange(SAMPLES) % 4
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    return path
+
+
+def partition(index: int) -> PartitionConfig:
+    return PartitionConfig(devices=4, index=index, alpha=1.0, seed=3)
+
+
+def test_device_without_a_partition_trains_on_all_samples(own_data: Path) -> None:
+    assert len(load_samples(DataConfig(dataset=str(own_data)))) == SAMPLES
+
+
+def test_shares_of_all_devices_make_up_the_data_set(own_data: Path) -> None:
+    shares = [load_samples(DataConfig(dataset=str(own_data), partition=partition(index))) for index in range(4)]
+    first_pixels = np.concatenate([share.x.reshape(len(share), -1) for share in shares])
+    everything = load_samples(DataConfig(dataset=str(own_data))).x.reshape(SAMPLES, -1)
+    assert sorted(map(bytes, first_pixels)) == sorted(map(bytes, everything))
+
+
+def test_share_that_does_not_exist_is_refused(own_data: Path) -> None:
+    with pytest.raises(ConfigError, match=r"`data\.partition\.index` has value 4, allowed are 0\.\.3 for 4 devices"):
+        load_samples(DataConfig(dataset=str(own_data), partition=partition(4)))
+
+
+def test_data_set_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(DataError, match="did you mean cifar10"):
+        load_samples(DataConfig(dataset="cifar_10"))
+
+
+@pytest.mark.mosquitto
+def test_device_says_that_it_comes_and_when_it_is_told_to_stop_that_it_goes(
+    mosquitto: int, own_data: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text(
+        f'id = "pi-01"\nwork_dir = "{tmp_path}"\nmeter = "none"\n'
+        f'[broker]\nport = {mosquitto}\n[data]\ndataset = "{own_data}"\n'
+    )
+    watcher = Link("127.0.0.1", mosquitto, identity="watcher")
+    watcher.subscribe(Topics("default").status("pi-01"))
+    watcher.open()
+    command = [sys.executable, "-m", "sparsyedge.edge", "--config", str(config)]
+    device = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        online = next_status(watcher)
+        device.send_signal(signal.SIGTERM)
+        _, log = device.communicate(timeout=START_S)
+        offline = next_status(watcher)
+    finally:
+        device.kill()
+        watcher.close()
+    assert (online.state, online.samples) == ("online", SAMPLES)
+    assert (offline.state, offline.boot_id) == ("offline", online.boot_id)
+    assert device.returncode == 0
+    assert "Traceback" not in log
+    assert "pi-01 INFO got SIGTERM; leaving" in log
+
+
+def next_status(watcher: Link) -> DeviceStatus:
+    until_s = time.monotonic() + START_S
+    while time.monotonic() < until_s:
+        event = watcher.receive(0.5)
+        if isinstance(event, Received):
+            return decode(event.payload, DeviceStatus)
+    pytest.fail("the device said nothing")
