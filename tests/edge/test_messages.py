@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -98,3 +101,14 @@ def test_no_topic_has_more_levels_than_cloud_brokers_allow() -> None:
     longest = [TOPICS.upload(device, SHA, 10**6), TOPICS.chunk(SHA, 10**6), TOPICS.status(device), TOPICS.reply(device)]
     assert max(topic.count("/") for topic in longest) <= 7
     assert max(len(topic) for topic in longest) <= 256
+
+
+def test_examples_in_the_documentation_are_real_messages() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```json (\w+)\n(.*?)```", text, flags=re.DOTALL)
+    kinds = {kind.__name__: kind for kind in (DeviceStatus, RoundTask, Offer, Report)}
+    for name, example in examples:
+        payload = example.encode()
+        message = decode(payload, kinds[name]) if name in kinds else decode_reply(payload)
+        assert type(message).__name__ == name
+    assert len(examples) == 7
