@@ -28,15 +28,8 @@ COMMANDS = {
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 
-# Which extra brings a module that the base install does not have; `demo` brings all of them.
-EXTRAS = {
-    "amqtt": "demo",
-    "onnx": "export",
-    "rich": "coordinator",
-    "scipy": "export",
-    "sklearn": "demo",
-    "torch": "export",
-}
+# What a subcommand needs beyond the base install, which is a device's.
+EXTRAS = {"demo": "demo", "export": "export", "coordinator": "coordinator"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,7 +84,7 @@ def _usage() -> str:
 
 
 def _explain_missing(module: str, command: str) -> str:
-    extra = EXTRAS.get(module.partition(".")[0])
+    extra = EXTRAS.get(command)
     package = f"sparsyedge[{extra}]" if extra else "sparsyedge"
     return f"`{command}` needs the module {module}, which is not installed; run `pip install '{package}'`"
 

@@ -1,22 +1,16 @@
-"""One training session over the artifacts: the only file that imports onnxruntime."""
+"""One training session over the artifacts, through onnxruntime-training's own API."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from sparsyedge.edge.artifacts import Artifacts, BatchNorm
 from sparsyedge.edge.errors import ArtifactError, TrainingError
-from sparsyedge.edge.native import library_path
+from sparsyedge.edge.onnx_runtime import RUNTIME, session_options, training_api
 from sparsyedge.edge.tensors import FloatArray, State
-
-try:
-    from onnxruntime.training.api import CheckpointState, Module, Optimizer
-except ImportError:
-    CheckpointState = Module = Optimizer = None
 
 __all__ = ["TrainingSession"]
 
@@ -25,23 +19,21 @@ class TrainingSession:
     """The exported model with its parameters, ready to take SGD steps; starts from the checkpoint's parameters."""
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
-        if Module is None:
+        if training_api is None:
             raise ArtifactError(
-                f"onnxruntime {onnxruntime.__version__} on this machine has no training API; "
+                f"{RUNTIME} on this machine has no training API; "
                 f"install onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11)"
             )
         self._manifest = artifacts.manifest
-        options = _session_options(threads)
+        options = session_options(threads)
         try:
-            self._checkpoint = CheckpointState.load_checkpoint(str(artifacts.path("checkpoint")))
-            self._module = Module(
+            self._checkpoint = training_api.CheckpointState.load_checkpoint(str(artifacts.path("checkpoint")))
+            self._module = training_api.Module(
                 str(artifacts.path("training")), self._checkpoint, str(artifacts.path("eval")), session_options=options
             )
-            self._optimizer = Optimizer(str(artifacts.path("optimizer")), self._module)
+            self._optimizer = training_api.Optimizer(str(artifacts.path("optimizer")), self._module)
         except RuntimeError as error:
-            raise ArtifactError(
-                f"onnxruntime {onnxruntime.__version__} cannot load the artifacts in {artifacts.directory}: {error}"
-            ) from error
+            raise ArtifactError(f"{RUNTIME} cannot load the artifacts in {artifacts.directory}: {error}") from error
         outputs = self._module.output_names()
         self._statistics = {
             norm.mean: (outputs.index(norm.mean_output), outputs.index(norm.variance_output))
@@ -101,15 +93,3 @@ class TrainingSession:
             variance = old + (variance - old) * np.float32(count / (count - 1))
         parameters[norm.mean].data = np.asarray(mean, dtype=np.float32)
         parameters[norm.variance].data = np.asarray(variance, dtype=np.float32)
-
-
-def _session_options(threads: int) -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # A thread that spins while it waits burns a core that another process, or the battery, could use.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    options.register_custom_ops_library(str(library_path()))
-    return options

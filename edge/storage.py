@@ -18,6 +18,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
+            # mkstemp makes files that only their owner reads; a result is for whoever the user's umask lets in.
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
@@ -30,6 +32,13 @@ def sha256_file(path: Path) -> str:
     """The SHA-256 of a file's content in hex, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def _sync_directory(directory: Path) -> None:

@@ -74,19 +74,17 @@ def test_named_fault_is_one_sentence_without_a_traceback(
 
 
 @pytest.mark.parametrize(
-    ("module", "package"), [("torch", "sparsyedge[export]"), ("sklearn.datasets", "sparsyedge[demo]")]
+    ("name", "module", "package"),
+    [("export", "torch", "sparsyedge[export]"), ("coordinator", "onnx.checker", "sparsyedge[coordinator]")],
 )
 def test_missing_dependency_names_the_extra_that_brings_it(
-    module: str,
-    package: str,
-    command: Callable[[Callable[[list[str]], int]], None],
-    capsys: pytest.CaptureFixture[str],
+    name: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(argv: list[str]) -> int:
+    def load(target: str) -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    command(run)
-    assert cli.main(["edge"]) == 2
+    monkeypatch.setattr("importlib.import_module", load)
+    assert cli.main([name]) == 2
     assert f"needs the module {module}" in (error := capsys.readouterr().err)
     assert f"pip install '{package}'" in error
 
