@@ -44,12 +44,52 @@ size_t ElementCount(const Shape& shape) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// What a reader of attributes found; the runtime's own complaint about a missing one does not name the op.
+template <typename T, typename Getter>
+T ReadAttribute(const ort::OrtApi* api, const ort::OrtKernelInfo* info, const Getter& get, const char* name,
+                std::optional<T> fallback) {
+  T value{};
+  ort::OrtStatus* status = get(api, info, name, &value);
+  if (status == nullptr) return value;
+  ort::ReleaseStatus(api, status);
+  if (!fallback) throw OpError(std::string("attribute ") + name + " is missing or of another type");
+  return *fallback;
+}
+
+}  // namespace
+
+int64_t Attributes::Int(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback) const {
+  const int64_t value = ReadAttribute(api_, info_, ort::KernelInfoGetAttribute_int64, name, fallback);
+  if (value < min || value > max) {
+    throw OpError(std::string("attribute ") + name + " is " + std::to_string(value) + ", must be from " +
+                  std::to_string(min) + " to " + std::to_string(max));
+  }
+  return value;
+}
+
+float Attributes::Float(const char* name, std::optional<float> fallback) const {
+  return ReadAttribute(api_, info_, ort::KernelInfoGetAttribute_float, name, fallback);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
 float Context::Scalar(size_t index) const {
   const auto tensor = Input<float>(index);
   if (tensor.size != 1) {
     throw OpError(std::string(tensor.name) + " has shape " + ToString(tensor.shape) + ", must hold exactly 1 value");
   }
   return tensor.data[0];
+}
+
+bool Context::HasInput(size_t index) const {
+  size_t count = 0;
+  Check(api_, ort::KernelContext_GetInputCount(api_, context_, &count));
+  if (index >= count) return false;
+  const ort::OrtValue* value = nullptr;
+  Check(api_, ort::KernelContext_GetInput(api_, context_, index, &value));
+  return value != nullptr;
 }
 
 const void* Context::InputData(size_t index, Shape* shape) const {
@@ -69,13 +109,15 @@ const void* Context::InputData(size_t index, Shape* shape) const {
   return data;
 }
 
-void* Context::OutputData(size_t index, const Shape& shape) const {
+bool Context::OutputData(size_t index, const Shape& shape, void** data) const {
+  size_t count = 0;
+  Check(api_, ort::KernelContext_GetOutputCount(api_, context_, &count));
+  if (index >= count) return false;
   ort::OrtValue* value = nullptr;
   Check(api_, ort::KernelContext_GetOutput(api_, context_, index, shape.data(), shape.size(), &value));
-  if (value == nullptr) throw OpError(std::string(outputs_[index].name) + " is not connected");
-  void* data = nullptr;
-  Check(api_, ort::GetTensorMutableData(api_, value, &data));
-  return data;
+  if (value == nullptr) return false;
+  Check(api_, ort::GetTensorMutableData(api_, value, data));  // null for a tensor without elements
+  return true;
 }
 
 void Context::RunParallel(void (*function)(void*, size_t), size_t total, void* user_data) const {

@@ -16,6 +16,8 @@
 //
 //   SPARSYEDGE_DEFINE_OP(Scale)   // and one line in register.cc
 //
+// An op with attributes has a constructor that takes `const Attributes&`, and reads and checks them there.
+//
 // Compute reports a bad input by throwing OpError. Nothing that is thrown leaves this layer: it becomes an OrtStatus,
 // to which the runtime adds the name of the node.
 #pragma once
@@ -27,6 +29,7 @@
 #include <exception>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -55,12 +58,25 @@ class OpError : public std::runtime_error {
 struct Port {
   const char* name;
   ort::ONNXTensorElementDataType type = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  bool optional = false;  // only ports at the end may be
+};
+
+// The runtime may give output `output` the memory of input `input`, when nobody else reads that input.
+struct InPlace {
+  int input;
+  int output;
 };
 
 template <typename T>
 inline constexpr ort::ONNXTensorElementDataType kElementType{};
 template <>
 inline constexpr ort::ONNXTensorElementDataType kElementType<float> = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+template <>
+inline constexpr ort::ONNXTensorElementDataType kElementType<uint8_t> = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
+template <>
+inline constexpr ort::ONNXTensorElementDataType kElementType<int32_t> = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
+template <>
+inline constexpr ort::ONNXTensorElementDataType kElementType<int64_t> = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
 
 // A view of an input (const T) or output (T). The memory belongs to the runtime and lives as long as the Compute call.
 template <typename T>
@@ -106,6 +122,20 @@ class Blocks {
 // ---------------------------------------------------------------------------------------------------------------------
 // What an op sees of the runtime
 
+// The attributes of one node, readable while its kernel is being made.
+class Attributes {
+ public:
+  Attributes(const ort::OrtApi* api, const ort::OrtKernelInfo* info) : api_(api), info_(info) {}
+
+  // Without a fallback the attribute must be there; the int must lie in [min, max].
+  int64_t Int(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback = std::nullopt) const;
+  float Float(const char* name, std::optional<float> fallback = std::nullopt) const;
+
+ private:
+  const ort::OrtApi* api_;
+  const ort::OrtKernelInfo* info_;
+};
+
 // One execution of one node.
 class Context {
  public:
@@ -124,9 +154,22 @@ class Context {
   // Allocates the output; its content is undefined until the op writes it.
   template <typename T>
   Tensor<T> Output(size_t index, const Shape& shape) const {
-    assert(outputs_[index].type == kElementType<T>);
-    return {outputs_[index].name, shape, static_cast<T*>(OutputData(index, shape)), ElementCount(shape)};
+    auto tensor = OptionalOutput<T>(index, shape);
+    if (!tensor) throw OpError(std::string(outputs_[index].name) + " is not connected");
+    return *tensor;
   }
+
+  // Like Output, or nothing when no node and no caller uses this output.
+  template <typename T>
+  std::optional<Tensor<T>> OptionalOutput(size_t index, const Shape& shape) const {
+    assert(outputs_[index].type == kElementType<T>);
+    void* data = nullptr;
+    if (!OutputData(index, shape, &data)) return std::nullopt;
+    return Tensor<T>{outputs_[index].name, shape, static_cast<T*>(data), ElementCount(shape)};
+  }
+
+  // Whether an optional input is connected.
+  bool HasInput(size_t index) const;
 
   // The only element of a float input; throws when there are more or fewer.
   float Scalar(size_t index) const;
@@ -148,9 +191,18 @@ class Context {
         blocks.count(), &job);
   }
 
+  // Calls body(task) once for every task below count, under the same rules. For work whose natural parts, such as
+  // channels, are large enough for a thread.
+  template <typename Body>
+  void ParallelTasks(size_t count, const Body& body) const {
+    static_assert(std::is_nothrow_invocable_v<const Body&, size_t>, "declare the body noexcept");
+    RunParallel([](void* user_data, size_t task) { (*static_cast<const Body*>(user_data))(task); }, count,
+                const_cast<Body*>(&body));
+  }
+
  private:
   const void* InputData(size_t index, Shape* shape) const;
-  void* OutputData(size_t index, const Shape& shape) const;
+  bool OutputData(size_t index, const Shape& shape, void** data) const;  // false when the output is not used
   void RunParallel(void (*function)(void*, size_t), size_t total, void* user_data) const;
 
   const ort::OrtApi* api_;
@@ -169,10 +221,12 @@ void RequireSameShape(const Tensor<A>& a, const Tensor<B>& b) {
 }
 
 // Sets out[i] = value_at(i) for every i, on all threads. value_at is inlined into a plain loop, which the compiler
-// vectorises when it has no branches; it must capture pointers by value for that.
+// vectorises when it has no branches; it must capture pointers by value for that. out may be the memory of an input
+// that value_at(i) reads at i only.
 template <typename ValueAt>
 void ParallelFill(const Context& context, const Tensor<float>& out, ValueAt value_at) {
   context.ParallelFor(Blocks(out.size), [value_at, data = out.data](Block block) noexcept {
+#pragma GCC ivdep
     for (size_t i = block.begin; i < block.end; ++i) data[i] = value_at(i);
   });
 }
@@ -196,14 +250,26 @@ class ShapeContext {
 // Turns the exception in flight into a status "<op>: <message>". Call it inside a catch block only.
 ort::OrtStatus* StatusFromException(const ort::OrtApi* api, const char* op_name) noexcept;
 
+// Whether Op lists outputs that may take the memory of an input.
+template <typename Op, typename = void>
+struct HasInPlace : std::false_type {};
+template <typename Op>
+struct HasInPlace<Op, std::void_t<decltype(Op::kInPlace)>> : std::true_type {};
+
+// Whether Op infers shapes while a graph is being loaded.
+template <typename Op, typename = void>
+struct HasInferShapes : std::false_type {};
+template <typename Op>
+struct HasInferShapes<Op, std::void_t<decltype(Op::InferShapes)>> : std::true_type {};
+
 // The OrtCustomOp of Op, and the API that its callbacks need. There is one per op and process.
 template <typename Op>
 struct Definition : ort::OrtCustomOp {
   explicit Definition(const ort::OrtApi* runtime_api) : ort::OrtCustomOp{}, api(runtime_api) {
     version = ort::kApiVersion;
     Describe();
-    CreateKernelV2 = [](const OrtCustomOp* self, const ort::OrtApi*, const ort::OrtKernelInfo*, void** kernel) {
-      return Of(self)->Guard([&] { *kernel = new Kernel{Of(self), Op{}}; });
+    CreateKernelV2 = [](const OrtCustomOp* self, const ort::OrtApi*, const ort::OrtKernelInfo* info, void** kernel) {
+      return Of(self)->Guard([&] { *kernel = new Kernel{Of(self), Create(Attributes(Of(self)->api, info))}; });
     };
     KernelComputeV2 = [](void* opaque, ort::OrtKernelContext* context) {
       const Kernel& kernel = *static_cast<const Kernel*>(opaque);
@@ -211,9 +277,13 @@ struct Definition : ort::OrtCustomOp {
       return self->Guard([&] { kernel.op.Compute(Context(self->api, context, Op::kInputs, Op::kOutputs)); });
     };
     KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
-    InferOutputShapeFn = [](const OrtCustomOp* self, ort::OrtShapeInferContext* context) {
-      return Of(self)->Guard([&] { Op::InferShapes(ShapeContext(Of(self)->api, context)); });
-    };
+    // An op whose outputs have shapes of their own leaves InferShapes out. It must, when it has optional inputs: the
+    // runtime (1.19) prepares the inference by looking at every input, and crashes at one that is not connected.
+    if constexpr (HasInferShapes<Op>::value) {
+      InferOutputShapeFn = [](const OrtCustomOp* self, ort::OrtShapeInferContext* context) {
+        return Of(self)->Guard([&] { Op::InferShapes(ShapeContext(Of(self)->api, context)); });
+      };
+    }
   }
 
   const ort::OrtApi* api;
@@ -227,6 +297,18 @@ struct Definition : ort::OrtCustomOp {
 
   static const Definition* Of(const OrtCustomOp* self) { return static_cast<const Definition*>(self); }
 
+  static Op Create([[maybe_unused]] const Attributes& attributes) {
+    if constexpr (std::is_constructible_v<Op, const Attributes&>) {
+      return Op(attributes);
+    } else {
+      return Op{};
+    }
+  }
+
+  static ort::OrtCustomOpInputOutputCharacteristic Characteristic(const Port& port) {
+    return port.optional ? ort::INPUT_OUTPUT_OPTIONAL : ort::INPUT_OUTPUT_REQUIRED;
+  }
+
   void Describe() {
     GetName = [](const OrtCustomOp*) { return Op::kName; };
     GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
@@ -234,11 +316,30 @@ struct Definition : ort::OrtCustomOp {
     GetInputTypeCount = [](const OrtCustomOp*) { return std::size(Op::kInputs); };
     GetOutputType = [](const OrtCustomOp*, size_t index) { return Op::kOutputs[index].type; };
     GetOutputTypeCount = [](const OrtCustomOp*) { return std::size(Op::kOutputs); };
-    GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return ort::INPUT_OUTPUT_REQUIRED; };
-    GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return ort::INPUT_OUTPUT_REQUIRED; };
+    GetInputCharacteristic = [](const OrtCustomOp*, size_t index) { return Characteristic(Op::kInputs[index]); };
+    GetOutputCharacteristic = [](const OrtCustomOp*, size_t index) { return Characteristic(Op::kOutputs[index]); };
     GetInputMemoryType = [](const OrtCustomOp*, size_t) { return ort::OrtMemTypeDefault; };
     GetStartVersion = [](const OrtCustomOp*) { return 1; };
     GetEndVersion = [](const OrtCustomOp*) { return INT32_MAX; };
+    if constexpr (HasInPlace<Op>::value) DescribeInPlace();
+  }
+
+  // The runtime asks once while it loads the library and hands the two arrays back.
+  void DescribeInPlace() {
+    GetMayInplace = [](int** inputs, int** outputs) {
+      constexpr size_t count = std::size(Op::kInPlace);
+      *inputs = new int[count];
+      *outputs = new int[count];
+      for (size_t i = 0; i < count; ++i) {
+        (*inputs)[i] = Op::kInPlace[i].input;
+        (*outputs)[i] = Op::kInPlace[i].output;
+      }
+      return count;
+    };
+    ReleaseMayInplace = [](int* inputs, int* outputs) {
+      delete[] inputs;
+      delete[] outputs;
+    };
   }
 
   template <typename Action>

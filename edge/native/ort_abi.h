@@ -33,9 +33,14 @@ struct OrtValue;
 
 enum OrtErrorCode : int { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_RUNTIME_EXCEPTION = 6 };
 
-enum ONNXTensorElementDataType : int { ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT = 1 };
+enum ONNXTensorElementDataType : int {
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT = 1,
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 = 2,
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 = 6,
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 = 7
+};
 
-enum OrtCustomOpInputOutputCharacteristic : int { INPUT_OUTPUT_REQUIRED = 0 };
+enum OrtCustomOpInputOutputCharacteristic : int { INPUT_OUTPUT_REQUIRED = 0, INPUT_OUTPUT_OPTIONAL = 1 };
 
 enum OrtMemType : int { OrtMemTypeDefault = 0 };
 
@@ -76,6 +81,11 @@ inline constexpr Function<51, OrtStatus*(OrtValue*, void** data)> GetTensorMutab
 inline constexpr Function<61, OrtStatus*(const OrtTensorTypeAndShapeInfo*, size_t* rank)> GetDimensionsCount;
 inline constexpr Function<62, OrtStatus*(const OrtTensorTypeAndShapeInfo*, int64_t* dims, size_t rank)> GetDimensions;
 inline constexpr Function<65, OrtStatus*(const OrtValue*, OrtTensorTypeAndShapeInfo**)> GetTensorTypeAndShape;
+inline constexpr Function<85, OrtStatus*(const OrtKernelInfo*, const char* name, float*)> KernelInfoGetAttribute_float;
+inline constexpr Function<86, OrtStatus*(const OrtKernelInfo*, const char* name, int64_t*)>
+    KernelInfoGetAttribute_int64;
+inline constexpr Function<88, OrtStatus*(const OrtKernelContext*, size_t* count)> KernelContext_GetInputCount;
+inline constexpr Function<89, OrtStatus*(const OrtKernelContext*, size_t* count)> KernelContext_GetOutputCount;
 inline constexpr Function<90, OrtStatus*(const OrtKernelContext*, size_t index, const OrtValue**)>
     KernelContext_GetInput;
 inline constexpr Function<91, OrtStatus*(OrtKernelContext*, size_t index, const int64_t* dims, size_t rank, OrtValue**)>

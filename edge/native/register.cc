@@ -6,11 +6,29 @@
 
 // Every op of the library, each defined in a file of ops/.
 #define SPARSYEDGE_OPS(X) \
+  X(AddBias)              \
+  X(AddBiasGrad)          \
+  X(BatchNormAct)         \
+  X(BatchNormActGrad)     \
   X(Decay)                \
   X(DecayGrad)            \
+  X(DecayStep)            \
+  X(FromLanes)            \
+  X(MaxPool)              \
+  X(MaxPoolGrad)          \
+  X(MeanPool)             \
+  X(MeanPoolGrad)         \
   X(PowerProp)            \
   X(PowerPropGrad)        \
-  X(PruneActivation)
+  X(PowerPropStep)        \
+  X(PruneActivation)      \
+  X(SaveActivation)       \
+  X(SoftmaxLoss)          \
+  X(SparseConv)           \
+  X(SparseConvGradInput)  \
+  X(SparseConvGradWeight) \
+  X(SparsePlan)           \
+  X(ToLanes)
 
 namespace sparsyedge {
 

@@ -1,6 +1,6 @@
 """Graphs of a single op, built and run in this interpreter's ONNX Runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from sparsyedge.edge.native import OP_DOMAIN, library_path
 
+Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 Dims = list[int | str | None] | None
 
@@ -63,5 +64,50 @@ def run_op() -> Callable[..., FloatArray]:
         (output,) = session(op, len(arrays), threads).run(None, feeds)
         assert isinstance(output, np.ndarray)
         return output
+
+    return run
+
+
+def build_node(op: str, dtypes: Sequence[Any], outputs: Sequence[bool], attributes: dict[str, Any]) -> bytes:
+    """A graph of one node; an input of dtype None and an output that is not wanted are left unconnected."""
+    inputs = {f"input{i}": dtype for i, dtype in enumerate(dtypes) if dtype is not None}
+    input_names = [f"input{i}" if dtype is not None else "" for i, dtype in enumerate(dtypes)]
+    output_names = [f"output{i}" if wanted else "" for i, wanted in enumerate(outputs)]
+    graph = helper.make_graph(
+        [helper.make_node(op, input_names, output_names, name=f"the_{op}", domain=OP_DOMAIN, **attributes)],
+        op,
+        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(d), None) for n, d in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in output_names if name],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(OP_DOMAIN, 1)]
+    model: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    return model
+
+
+@pytest.fixture(scope="session")
+def node_model() -> Callable[..., bytes]:
+    """node_model(op, dtypes, outputs, attributes) gives a serialised graph of one node."""
+    return build_node
+
+
+@pytest.fixture(scope="session")
+def run_node() -> Callable[..., list[Array]]:
+    """run_node(op, inputs, outputs=1, threads=1, **attributes) gives the outputs of one node.
+
+    An input of None is not connected. `outputs` is their number, or one bool for each that says whether it is wanted.
+    """
+
+    @cache
+    def session(op: str, dtypes: Any, outputs: Any, attributes: Any, threads: int) -> Any:
+        return open_session(build_node(op, dtypes, outputs, dict(attributes)), threads)
+
+    def run(
+        op: str, inputs: Sequence[Array | None], outputs: int | Sequence[bool] = 1, threads: int = 1, **attributes: Any
+    ) -> list[Array]:
+        wanted = (True,) * outputs if isinstance(outputs, int) else tuple(outputs)
+        dtypes = tuple(None if x is None else x.dtype for x in inputs)
+        feeds = {f"input{i}": x for i, x in enumerate(inputs) if x is not None}
+        results: list[Array] = session(op, dtypes, wanted, tuple(sorted(attributes.items())), threads).run(None, feeds)
+        return results
 
     return run

@@ -19,8 +19,10 @@ X = np.ones((4, 3), np.float32)
 SHAPED_INPUTS: dict[str, Callable[[Any], list[Any]]] = {
     "Decay": lambda s: [s, [1]],
     "DecayGrad": lambda s: [s, s, [1]],
+    "DecayStep": lambda s: [s, s, [1], [1]],
     "PowerProp": lambda s: [s, [1], [1]],
     "PowerPropGrad": lambda s: [s, s, [1], [1]],
+    "PowerPropStep": lambda s: [s, s, [1], [1], [1]],
     "PruneActivation": lambda s: [s, [64, 3, 3, 3]],
 }
 
@@ -91,8 +93,10 @@ def test_thread_count_does_not_change_a_bit(run_op: RunOp, op: str, beta: float)
     inputs: dict[str, list[FloatArray | float]] = {
         "Decay": [big, 1e-3],
         "DecayGrad": [other, big, 1e-3],
+        "DecayStep": [big, other, 1e-3, 0.1],
         "PowerProp": [big, beta, 1e-3],
         "PowerPropGrad": [other, big, beta, 1e-3],
+        "PowerPropStep": [big, other, beta, 1e-3, 0.1],
         "PruneActivation": [other, big],
     }
     one = run_op(op, *inputs[op], threads=1)

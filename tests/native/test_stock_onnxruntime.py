@@ -30,12 +30,15 @@ def some_inputs() -> dict[str, tuple[str, list[FloatArray]]]:
     cases = {
         "decay": ("Decay", [w, decay]),
         "decay_grad": ("DecayGrad", [gradient, w, decay]),
+        "decay_step": ("DecayStep", [w, gradient, decay, decay]),
         "prune_activation": ("PruneActivation", [x, w]),
+        "to_lanes": ("ToLanes", [x]),
     }
     for beta in (1.0, 1.15, 1.25):
         exponent = np.array([beta], np.float32)
         cases[f"power_prop_{beta}"] = ("PowerProp", [w, exponent, decay])
         cases[f"power_prop_grad_{beta}"] = ("PowerPropGrad", [gradient, w, exponent, decay])
+        cases[f"power_prop_step_{beta}"] = ("PowerPropStep", [w, gradient, exponent, decay, decay])
     return cases
 
 

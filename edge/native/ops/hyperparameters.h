@@ -23,4 +23,12 @@ inline float ReadWeightDecay(const Context& context, size_t input) {
   return weight_decay;
 }
 
+inline float ReadLearningRate(const Context& context, size_t input) {
+  const float lr = context.Scalar(input);
+  if (!std::isfinite(lr) || lr < 0.0f) {
+    throw OpError("lr is " + ToString(lr) + ", must be finite and at least 0");
+  }
+  return lr;
+}
+
 }  // namespace sparsyedge

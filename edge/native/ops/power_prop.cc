@@ -5,14 +5,10 @@
 #include <cmath>
 
 #include "hyperparameters.h"
+#include "power.h"
 
 namespace sparsyedge {
 namespace {
-
-// The method's default. |w|^1.25 = |w| * |w|^(1/4), and two square roots run at vector speed where pow does not.
-constexpr float kRootBeta = 1.25f;
-
-inline float FourthRoot(float magnitude) { return std::sqrt(std::sqrt(magnitude)); }
 
 struct PowerProp {
   static constexpr const char* kName = "PowerProp";
@@ -55,23 +51,10 @@ struct PowerPropGrad {
     const float decay = ReadWeightDecay(context, 3);
     const auto dw = context.Output<float>(0, w.shape);
 
-    if (beta == 1.0f) {
+    WithPowerGradient(beta, decay, [&](auto gradient) {
       ParallelFill(context, dw,
-                   [dtheta = dtheta.data, w = w.data, decay](size_t i) { return dtheta[i] + decay * w[i]; });
-    } else if (beta == kRootBeta) {
-      ParallelFill(context, dw, [dtheta = dtheta.data, w = w.data, decay](size_t i) {
-        // Computed for zeros as well, since a load that depends on w would keep the loop out of vector code.
-        const float gradient = dtheta[i] * (kRootBeta * FourthRoot(std::fabs(w[i]))) + decay * w[i];
-        return w[i] == 0.0f ? 0.0f : gradient;
-      });
-    } else {
-      // Below 1 the slope at zero is infinite, and is left to say so.
-      const bool flat_at_zero = beta > 1.0f;
-      ParallelFill(context, dw, [dtheta = dtheta.data, w = w.data, beta, decay, flat_at_zero](size_t i) {
-        if (flat_at_zero && w[i] == 0.0f) return 0.0f;
-        return dtheta[i] * (beta * std::pow(std::fabs(w[i]), beta - 1.0f)) + decay * w[i];
-      });
-    }
+                   [gradient, dtheta = dtheta.data, w = w.data](size_t i) { return gradient(dtheta[i], w[i]); });
+    });
   }
 };
 

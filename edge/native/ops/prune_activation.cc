@@ -1,10 +1,10 @@
 // Activation pruning: the copy of a layer's input that is kept for the backward pass is made as sparse as the layer's
 // weights, by magnitude, over the whole batch.
 #include <array>
-#include <cstring>
 #include <numeric>
 
 #include "../op.h"
+#include "magnitude.h"
 
 namespace sparsyedge {
 namespace {
@@ -23,26 +23,8 @@ size_t CountZeros(const Context& context, const Tensor<const float>& w) {
   return std::accumulate(zeros.begin(), zeros.end(), size_t{0});
 }
 
-// max(1, ceil(nonzeros / weights * elements)), in integers: a rounded fraction would be off by one now and then.
-// Splitting `elements` by `weights` keeps the product below weights^2, far from overflow.
-size_t KeepCount(size_t nonzeros, size_t weights, size_t elements) {
-  const size_t whole = nonzeros * (elements / weights);
-  const size_t rest = (nonzeros * (elements % weights) + weights - 1) / weights;
-  return std::max<size_t>(1, whole + rest);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // The k-th largest magnitude, by two histograms of 16 bits each: exact, no sort, no copy, O(n)
-
-// |x| as an integer of the same order. All NaNs share the key just above infinity: they sort on top and are never
-// dropped, so a NaN reaches the loss and is noticed there.
-inline uint32_t MagnitudeKey(float x) {
-  constexpr uint32_t kWithoutSign = 0x7fffffff;
-  constexpr uint32_t kNanKey = 0x7f800001;
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return std::min(bits & kWithoutSign, kNanKey);
-}
 
 // Counts of x's keys per block and bucket, (blocks, buckets). Integer sums: the order of the blocks does not matter.
 class Histogram {

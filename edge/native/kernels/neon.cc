@@ -1,0 +1,3 @@
+#define SPARSYEDGE_ISA neon
+#define SPARSYEDGE_ISA_NEON 1
+#include "table.inc"

@@ -1,0 +1,37 @@
+// What activation pruning means by "the k largest": how many, and in which order.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace sparsyedge {
+
+// max(1, ceil(nonzeros / weights * elements)), in integers: a rounded fraction would be off by one now and then.
+// Splitting `elements` by `weights` keeps the product below weights^2, far from overflow.
+inline size_t KeepCount(size_t nonzeros, size_t weights, size_t elements) {
+  const size_t whole = nonzeros * (elements / weights);
+  const size_t rest = (nonzeros * (elements % weights) + weights - 1) / weights;
+  return std::max<size_t>(1, whole + rest);
+}
+
+inline constexpr uint32_t kNanKey = 0x7f800001;
+
+// |x| as an integer of the same order. All NaNs share the key just above infinity: they sort on top and are never
+// dropped, so a NaN reaches the loss and is noticed there.
+inline uint32_t MagnitudeKey(float x) {
+  constexpr uint32_t kWithoutSign = 0x7fffffff;
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return std::min(bits & kWithoutSign, kNanKey);
+}
+
+// The float that has this key.
+inline float MagnitudeOf(uint32_t key) {
+  float magnitude;
+  std::memcpy(&magnitude, &key, sizeof(magnitude));
+  return magnitude;
+}
+
+}  // namespace sparsyedge

@@ -1,0 +1,437 @@
+// SparsePlan: the lists that the sparse kernels walk, made once per round from the positions of the non-zeros.
+#include <cstring>
+#include <numeric>
+#include <tuple>
+
+#include "../kernels/dispatch.h"
+#include "lanes.h"
+#include "plan.h"
+
+namespace sparsyedge {
+namespace {
+
+using kernels::BlockVisits;
+using kernels::PassShape;
+using kernels::Visit;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Geometry
+
+struct Geometry {
+  int oc, ic, kernel_h, kernel_w, stride, pad, in_h, in_w, pad_in, pad_out;
+  bool grad_input;
+
+  int out_h() const { return (in_h + 2 * pad - kernel_h) / stride + 1; }
+  int out_w() const { return (in_w + 2 * pad - kernel_w) / stride + 1; }
+};
+
+// One axis of a pass: position i reads source row i * step + shift[tap], counted without the halo.
+struct Axis {
+  int positions, step, source;  // `source`: true source rows
+  std::vector<int> shift;       // per tap of the kernel
+  std::vector<char> live;       // whether any position of this pass meets a true source row through the tap
+
+  int First() const { return Live([](int a, int b) { return std::min(a, b); }); }
+  int Last() const { return Live([](int a, int b) { return std::max(a, b); }); }
+
+ private:
+  template <typename Pick>
+  int Live(const Pick& pick) const {
+    int result = 0;
+    bool any = false;
+    for (size_t tap = 0; tap < shift.size(); ++tap) {
+      if (live[tap]) result = any ? pick(result, shift[tap]) : shift[tap];
+      any = any || live[tap];
+    }
+    return result;
+  }
+};
+
+Axis ForwardAxis(int kernel, int stride, int pad, int in, int out) {
+  Axis axis{out, stride, in, std::vector<int>(kernel), std::vector<char>(kernel)};
+  for (int tap = 0; tap < kernel; ++tap) {
+    axis.shift[tap] = tap - pad;
+    for (int i = 0; i < out && !axis.live[tap]; ++i) {
+      const int row = i * stride + axis.shift[tap];
+      axis.live[tap] = row >= 0 && row < in;
+    }
+  }
+  return axis;
+}
+
+// The rows of dx with this parity: row parity + i * stride gets dy's row i + shift through every tap that divides.
+Axis BackwardAxis(int kernel, int stride, int pad, int in, int out, int parity) {
+  Axis axis{(in - parity + stride - 1) / stride, 1, out, std::vector<int>(kernel), std::vector<char>(kernel)};
+  for (int tap = 0; tap < kernel; ++tap) {
+    const int distance = parity + pad - tap;
+    if (distance % stride != 0) continue;
+    axis.shift[tap] = distance / stride;
+    axis.live[tap] = axis.shift[tap] < out && axis.positions - 1 + axis.shift[tap] >= 0;
+  }
+  return axis;
+}
+
+// Throws unless every row that the axis reads is there, the halo included.
+void RequireHalo(const Axis& axis, const char* name, int halo, const char* reader) {
+  const int before = -axis.First();
+  const int after = (axis.positions - 1) * axis.step + axis.Last() - (axis.source - 1);
+  const int needed = std::max(before, after);
+  if (halo < needed) {
+    throw OpError(std::string(name) + " is " + std::to_string(halo) + ", must be at least " + std::to_string(needed) +
+                  " for " + reader);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The rule: tile, block, parts
+
+int PowerOfTwoUpTo(int limit) {
+  int power = 1;
+  while (2 * power <= limit) power *= 2;
+  return power;
+}
+
+// Wide tiles, since runs share loads along a row; two rows high, since that halves what the halo adds to a block.
+void ChooseTile(PassShape& s, int tile_positions) {
+  const int wanted_h = s.positions_w >= tile_positions / 2 ? 2 : 4;
+  s.tile_h = std::min({wanted_h, tile_positions, PowerOfTwoUpTo(s.positions_h)});
+  s.tile_w = std::min(tile_positions / s.tile_h, PowerOfTwoUpTo(s.positions_w));
+}
+
+// A plane of few tiles is not enough work for the threads of a device; then rows are split as well.
+void ChooseRowParts(PassShape& s) {
+  constexpr int kTasks = 8;
+  const int cells = kernels::CellCount(s);
+  s.row_parts = cells >= kTasks / 2 ? 1 : std::min(s.rows, kTasks / cells);
+}
+
+// A block's part of a tile should stay in L1 beside the tile itself and the lists. When that leaves too little work per
+// visit, which loads and stores a whole tile, the block grows until there is some, and its source comes from L2.
+void ChooseBlock(PassShape& s, size_t values) {
+  constexpr int kL1Positions = 36 * 1024 / 64;
+  constexpr int kL2Positions = 160 * 1024 / 64;
+  constexpr double kValuesPerVisit = 12.0;
+  const int window_h = (s.tile_h - 1) * s.step + s.reach_h + 1;
+  const int window_w = (s.tile_w - 1) * s.step + s.reach_w + 1;
+  const int window = window_h * window_w;
+  const double per_channel = static_cast<double>(values) / (static_cast<double>(s.rows) * s.channels);
+  const double wanted = std::min(kValuesPerVisit / std::max(per_channel, 1e-9), double{kL2Positions} / window);
+  const int block = std::max({kL1Positions / window, static_cast<int>(wanted), 1});
+  s.blocks = (s.channels + block - 1) / block;
+  s.block = (s.channels + s.blocks - 1) / s.blocks;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Lists
+
+// A non-zero as a pass sees it: taps are counted from the first one that is live.
+struct Entry {
+  int row, channel, tap_h, tap_w;
+  int value;  // its position in the values that the caller knows
+};
+
+struct Lists {
+  std::vector<BlockVisits> blocks;
+  std::vector<Visit> visits;
+  std::vector<int32_t> offsets;
+  std::vector<int32_t> values;  // Entry::value in list order
+};
+
+// Appends the visit of one row in one block. Entries are sorted by channel and tap.
+void AppendVisit(const PassShape& s, const Entry* begin, const Entry* end, Visit visit, Lists& lists) {
+  // Neighbours in a run are `step` columns apart, so that one's source vector is the other's next.
+  const auto follows = [&s](const Entry& a, const Entry& b) {
+    return a.channel == b.channel && a.tap_h == b.tap_h && a.tap_w + s.step == b.tap_w;
+  };
+  std::vector<std::vector<const Entry*>> runs;
+  std::vector<char> taken(end - begin);
+  for (const Entry* first = begin; first != end; ++first) {
+    if (taken[first - begin]) continue;
+    std::vector<const Entry*> run{first};
+    for (const Entry* next = first + 1; next != end && run.size() < kernels::kMaxRun; ++next) {
+      if (next->channel != first->channel || next->tap_h != first->tap_h) break;
+      if (follows(*run.back(), *next)) run.push_back(next);
+    }
+    for (const Entry* entry : run) taken[entry - begin] = 1;
+    runs.push_back(run);
+  }
+  std::stable_sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+
+  for (const auto& run : runs) {
+    const Entry& first = *run.front();
+    lists.offsets.push_back((first.channel * s.src_plane + first.tap_h * s.src_pitch + first.tap_w) *
+                            kernels::kFloatsPerPosition);
+    for (const Entry* entry : run) lists.values.push_back(entry->value);
+    ++visit.run_count[run.size() - 1];
+  }
+  lists.visits.push_back(visit);
+}
+
+Lists BuildLists(PassShape& s, std::vector<Entry> entries) {
+  const int rows_per_part = (s.rows + s.row_parts - 1) / s.row_parts;
+  std::sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
+    return std::tuple(a.row / rows_per_part, a.channel / s.block, a.row, a.channel, a.tap_h, a.tap_w) <
+           std::tuple(b.row / rows_per_part, b.channel / s.block, b.row, b.channel, b.tap_h, b.tap_w);
+  });
+
+  Lists lists;
+  std::vector<char> visited(s.rows);
+  const Entry* at = entries.data();
+  const Entry* const entries_end = at + entries.size();
+  for (int part = 0; part < s.row_parts; ++part) {
+    const int row_end = std::min(s.rows, (part + 1) * rows_per_part);
+    for (int block = 0; block < s.blocks; ++block) {
+      BlockVisits visits{static_cast<int32_t>(lists.visits.size()), 0, static_cast<int32_t>(lists.offsets.size()),
+                         static_cast<int32_t>(lists.values.size())};
+      for (int row = part * rows_per_part; row < row_end; ++row) {
+        const Entry* begin = at;
+        while (at != entries_end && at->row == row && at->channel / s.block == block) ++at;
+        // A row's last chance to be written is the last block, even if nothing is added to it.
+        if (begin == at && (visited[row] || block + 1 < s.blocks)) continue;
+        AppendVisit(s, begin, at, Visit{row, !visited[row], {}}, lists);
+        visited[row] = 1;
+      }
+      visits.visit_end = static_cast<int32_t>(lists.visits.size());
+      lists.blocks.push_back(visits);
+    }
+  }
+  s.live = static_cast<int32_t>(lists.values.size());
+  s.run_total = static_cast<int32_t>(lists.offsets.size());
+  s.visit_total = static_cast<int32_t>(lists.visits.size());
+  return lists;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Passes
+
+// A non-zero of the dense weight tensor.
+struct Weight {
+  int oc, ic, ky, kx;
+};
+
+// Fills in what follows from the two axes, picks the entries that are live on both, and builds their lists.
+template <typename MakeEntry>
+Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, const std::vector<Weight>& weights,
+                const MakeEntry& make_entry) {
+  s.positions_h = h.positions;
+  s.positions_w = w.positions;
+  s.step = h.step;
+  s.reach_h = h.Last() - h.First();
+  s.reach_w = w.Last() - w.First();
+  s.src_row = halo + h.First();
+  s.src_col = halo + w.First();
+  s.src_pitch = w.source + 2 * halo;
+  s.src_plane = (h.source + 2 * halo) * s.src_pitch;
+
+  std::vector<Entry> entries;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Weight& weight = weights[i];
+    if (!h.live[weight.ky] || !w.live[weight.kx]) continue;
+    Entry entry = make_entry(weight);
+    entry.tap_h = h.shift[weight.ky] - h.First();
+    entry.tap_w = w.shift[weight.kx] - w.First();
+    entry.value = static_cast<int>(i);
+    entries.push_back(entry);
+  }
+  ChooseTile(s, kernels::Kernels().conv.tile_positions);
+  ChooseRowParts(s);
+  ChooseBlock(s, entries.size());
+  return BuildLists(s, std::move(entries));
+}
+
+class PlanBuilder {
+ public:
+  PlanBuilder(const Geometry& geometry, std::vector<Weight> weights) : g_(geometry), weights_(std::move(weights)) {}
+
+  // Returns the order of the layer's values: that of the forward lists, then those that no position ever uses.
+  std::vector<int32_t> AddForward() {
+    const Axis h = ForwardAxis(g_.kernel_h, g_.stride, g_.pad, g_.in_h, g_.out_h());
+    const Axis w = ForwardAxis(g_.kernel_w, g_.stride, g_.pad, g_.in_w, g_.out_w());
+    RequireHalo(h, "pad_in", g_.pad_in, "the rows of the convolution");
+    RequireHalo(w, "pad_in", g_.pad_in, "the columns of the convolution");
+    PassShape s{};
+    s.rows = g_.oc;
+    s.channels = g_.ic;
+    s.dst_row = s.dst_col = g_.pad_out;
+    s.dst_step = 1;
+    s.dst_pitch = g_.out_w() + 2 * g_.pad_out;
+    s.dst_plane = (g_.out_h() + 2 * g_.pad_out) * s.dst_pitch;
+    Lists lists = BuildPass(s, h, w, g_.pad_in, weights_,
+                            [](const Weight& weight) { return Entry{weight.oc, weight.ic, 0, 0, 0}; });
+    Append(s, lists);
+
+    place_.assign(weights_.size(), -1);
+    std::vector<int32_t> order = lists.values;
+    for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = static_cast<int32_t>(i);
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      if (place_[i] >= 0) continue;
+      place_[i] = static_cast<int32_t>(order.size());
+      order.push_back(static_cast<int32_t>(i));
+    }
+    return order;
+  }
+
+  void AddGradInput() {
+    for (int parity_h = 0; parity_h < std::min(g_.stride, g_.in_h); ++parity_h) {
+      for (int parity_w = 0; parity_w < std::min(g_.stride, g_.in_w); ++parity_w) AddParity(parity_h, parity_w);
+    }
+  }
+
+  std::vector<int32_t> Finish(const Geometry& g) {
+    PlanHeader header{};
+    header.magic = kPlanMagic;
+    header.version = kPlanVersion;
+    header.size = static_cast<int32_t>(sizeof(header) / sizeof(int32_t) + body_.size());
+    header.nnz = static_cast<int32_t>(weights_.size());
+    header.weights = g.oc * g.ic * g.kernel_h * g.kernel_w;
+    std::tie(header.oc, header.ic, header.kernel_h, header.kernel_w) = std::tie(g.oc, g.ic, g.kernel_h, g.kernel_w);
+    std::tie(header.stride, header.pad, header.in_h, header.in_w) = std::tie(g.stride, g.pad, g.in_h, g.in_w);
+    header.out_h = g.out_h();
+    header.out_w = g.out_w();
+    header.pad_in = g.pad_in;
+    header.pad_out = g.pad_out;
+    header.pass_count = pass_count_;
+    header.tile_positions = kernels::Kernels().conv.tile_positions;
+    std::vector<int32_t> plan(sizeof(header) / sizeof(int32_t));
+    std::memcpy(plan.data(), &header, sizeof(header));
+    plan.insert(plan.end(), body_.begin(), body_.end());
+    return plan;
+  }
+
+ private:
+  void AddParity(int parity_h, int parity_w) {
+    const Axis h = BackwardAxis(g_.kernel_h, g_.stride, g_.pad, g_.in_h, g_.out_h(), parity_h);
+    const Axis w = BackwardAxis(g_.kernel_w, g_.stride, g_.pad, g_.in_w, g_.out_w(), parity_w);
+    RequireHalo(h, "pad_out", g_.pad_out, "the rows of the input's gradient");
+    RequireHalo(w, "pad_out", g_.pad_out, "the columns of the input's gradient");
+    PassShape s{};
+    s.rows = g_.ic;
+    s.channels = g_.oc;
+    s.dst_row = g_.pad_in + parity_h;
+    s.dst_col = g_.pad_in + parity_w;
+    s.dst_step = g_.stride;
+    s.dst_pitch = g_.in_w + 2 * g_.pad_in;
+    s.dst_plane = (g_.in_h + 2 * g_.pad_in) * s.dst_pitch;
+    Lists lists = BuildPass(s, h, w, g_.pad_out, weights_,
+                            [](const Weight& weight) { return Entry{weight.ic, weight.oc, 0, 0, 0}; });
+    for (int32_t& value : lists.values) value = place_[value];
+    Append(s, lists);
+    AppendArray(lists.values);
+  }
+
+  void Append(const PassShape& shape, const Lists& lists) {
+    ++pass_count_;
+    AppendArray(std::vector<PassShape>{shape});
+    AppendArray(lists.blocks);
+    AppendArray(lists.visits);
+    AppendArray(lists.offsets);
+    body_.resize(body_.size() + kernels::kSinglesAtOnce - 1);
+  }
+
+  template <typename T>
+  void AppendArray(const std::vector<T>& array) {
+    const auto* begin = reinterpret_cast<const int32_t*>(array.data());
+    body_.insert(body_.end(), begin, begin + array.size() * sizeof(T) / sizeof(int32_t));
+  }
+
+  const Geometry g_;
+  const std::vector<Weight> weights_;
+  std::vector<int32_t> place_;  // of each weight in the layer's values
+  std::vector<int32_t> body_;
+  int32_t pass_count_ = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kMaxChannels = 1 << 16;
+constexpr int64_t kMaxSize = 1 << 20;
+constexpr int64_t kMaxKernel = 31;
+constexpr int64_t kMaxStride = 2;
+
+struct SparsePlan {
+  static constexpr const char* kName = "SparsePlan";
+  static constexpr Port kInputs[] = {{"index", ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32}};
+  static constexpr Port kOutputs[] = {{"plan", ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32},
+                                      {"order", ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32}};
+
+  explicit SparsePlan(const Attributes& attributes) {
+    const auto read = [&](const char* name, int64_t min, int64_t max) {
+      return static_cast<int>(attributes.Int(name, min, max));
+    };
+    g.oc = read("oc", 1, kMaxChannels);
+    g.ic = read("ic", 1, kMaxChannels);
+    g.kernel_h = read("kernel_h", 1, kMaxKernel);
+    g.kernel_w = read("kernel_w", 1, kMaxKernel);
+    g.stride = read("stride", 1, kMaxStride);
+    g.pad = read("pad", 0, kMaxHalo);
+    g.in_h = read("in_h", 1, kMaxSize);
+    g.in_w = read("in_w", 1, kMaxSize);
+    g.pad_in = read("pad_in", 0, kMaxHalo);
+    g.pad_out = read("pad_out", 0, kMaxHalo);
+    g.grad_input = attributes.Int("grad_input", 0, 1, 1) != 0;
+    RequireLimits();
+  }
+
+  static void InferShapes(const ShapeContext& shapes) { shapes.SameAsInput(/*output=*/1, /*input=*/0); }
+
+  void Compute(const Context& context) const {
+    const auto index = context.Input<int32_t>(0);
+    PlanBuilder builder(g, ReadIndex(index));
+    const std::vector<int32_t> order = builder.AddForward();
+    if (g.grad_input) builder.AddGradInput();
+    const std::vector<int32_t> plan = builder.Finish(g);
+    Copy(plan, context.Output<int32_t>(0, {static_cast<int64_t>(plan.size())}));
+    Copy(order, context.Output<int32_t>(1, index.shape));
+  }
+
+  Geometry g{};
+
+ private:
+  // Offsets are int32, in floats, and so is the number of weights.
+  void RequireLimits() const {
+    if (g.in_h + 2 * g.pad < g.kernel_h || g.in_w + 2 * g.pad < g.kernel_w) {
+      throw OpError("a kernel of " + std::to_string(g.kernel_h) + "x" + std::to_string(g.kernel_w) +
+                    " does not fit into a plane of " + std::to_string(g.in_h) + "x" + std::to_string(g.in_w) +
+                    " with pad " + std::to_string(g.pad));
+    }
+    const auto floats = [](int64_t channels, int64_t h, int64_t w, int64_t halo) {
+      return channels * (h + 2 * halo) * (w + 2 * halo) * kernels::kFloatsPerPosition;
+    };
+    const int64_t largest =
+        std::max({floats(g.ic, g.in_h, g.in_w, g.pad_in), floats(g.oc, g.out_h(), g.out_w(), g.pad_out),
+                  int64_t{g.oc} * g.ic * g.kernel_h * g.kernel_w});
+    if (largest > INT32_MAX) {
+      throw OpError("a layer of " + ToString(Shape{g.oc, g.ic, g.kernel_h, g.kernel_w}) + " on planes of " +
+                    std::to_string(g.in_h) + "x" + std::to_string(g.in_w) + " has a tensor of " +
+                    std::to_string(largest) + " values, must be below 2^31");
+    }
+  }
+
+  std::vector<Weight> ReadIndex(const Tensor<const int32_t>& index) const {
+    if (index.shape.size() != 1) throw OpError("index has shape " + ToString(index.shape) + ", must be [nnz]");
+    const int taps = g.kernel_h * g.kernel_w;
+    const int count = g.oc * g.ic * taps;
+    std::vector<Weight> weights(index.size);
+    int32_t previous = -1;
+    for (size_t i = 0; i < index.size; ++i) {
+      const int32_t flat = index.data[i];
+      if (flat <= previous || flat >= count) {
+        throw OpError("index[" + std::to_string(i) + "] is " + std::to_string(flat) + " after " +
+                      std::to_string(previous) + ", must ascend and stay below " + std::to_string(count));
+      }
+      previous = flat;
+      weights[i] = {flat / taps / g.ic, flat / taps % g.ic, flat % taps / g.kernel_w, flat % g.kernel_w};
+    }
+    return weights;
+  }
+
+  static void Copy(const std::vector<int32_t>& from, const Tensor<int32_t>& to) {
+    std::copy(from.begin(), from.end(), to.data);
+  }
+};
+
+}  // namespace
+
+SPARSYEDGE_DEFINE_OP(SparsePlan)
+
+}  // namespace sparsyedge

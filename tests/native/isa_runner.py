@@ -1,0 +1,25 @@
+"""Runs graphs in a process of its own, for settings that are read once: `python isa_runner.py LIBRARY FOLDER`.
+
+For every <case>.onnx in FOLDER, feeds the arrays of <case>.npz by name and writes the outputs to <case>.out.npz.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+
+def run(library: str, model: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(library)
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    with np.load(model.with_suffix(".npz")) as arrays:
+        outputs = session.run(None, dict(arrays))
+    names = [port.name for port in session.get_outputs()]
+    np.savez(model.with_suffix(".out.npz"), **dict(zip(names, outputs, strict=True)))
+
+
+if __name__ == "__main__":
+    for path in sorted(Path(sys.argv[2]).glob("*.onnx")):
+        run(sys.argv[1], path)
