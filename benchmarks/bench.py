@@ -1,0 +1,43 @@
+"""`sparsyedge bench`: a table of benchmarks, each imported when it is run."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import cast
+
+from sparsyedge.edge.errors import ConfigError
+
+__all__ = ["BENCHMARKS", "main"]
+
+BENCHMARKS = {
+    "step": ("sparsyedge.benchmarks.step.command:main", "time and memory of one training step, against peers"),
+}
+"""Benchmark to where it lives ("module:function", taking the remaining arguments) and what it measures."""
+
+
+def main(argv: list[str]) -> int:
+    """The command line of `sparsyedge bench`."""
+    name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    if name in ("-h", "--help"):
+        print(_usage())
+        return 0
+    if name not in BENCHMARKS:
+        near = difflib.get_close_matches(name, BENCHMARKS, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(BENCHMARKS)}"
+        raise ConfigError(f"no benchmark `{name}`; {hint}")
+    module, _, function = BENCHMARKS[name][0].partition(":")
+    run = cast("Callable[[list[str]], int]", getattr(importlib.import_module(module), function))
+    return run(rest)
+
+
+def _usage() -> str:
+    lines = [
+        "usage: sparsyedge bench BENCHMARK ...",
+        "",
+        *(f"  {name:<8} {summary}" for name, (_, summary) in BENCHMARKS.items()),
+        "",
+        "`sparsyedge bench BENCHMARK --help` says more.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,141 @@
+"""The command line of `sparsyedge bench step`."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.machine import cap_peers, disturbance, instruction_set, machine
+from sparsyedge.benchmarks.step.contestants import CONTESTANTS, OURS, Variant, open_contestants
+from sparsyedge.benchmarks.step.measure import Timing, compare_losses, measure
+from sparsyedge.benchmarks.step.memory import peak_mb
+from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
+from sparsyedge.benchmarks.step.report import StepResult, as_json, print_result
+from sparsyedge.benchmarks.step.workload import Workload
+from sparsyedge.edge.errors import ConfigError
+
+__all__ = ["main"]
+
+PEERS = tuple(name for name in CONTESTANTS if name != OURS)
+# Those that train with the method; the other peers train dense weights or a fixed mask.
+OF_THE_METHOD = (OURS, "ort_stock", "torch_sparsyfed")
+BETA = 1.25
+PHASE_STEPS = 5
+
+
+def main(argv: list[str]) -> int:
+    """Measure and print; with --json one document on stdout."""
+    arguments = _parser().parse_args(argv)
+    names = (OURS, *_peers(arguments.peers))
+    limit = cap_peers()
+    with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
+        workload = _workload(arguments, Path(folder) / "artifacts")
+        result = _run(arguments, names, workload, [limit] if limit else [])
+    if arguments.json:
+        print(as_json(result))
+    else:
+        print_result(Console(), result)
+    return 0
+
+
+def _run(arguments: argparse.Namespace, names: Sequence[str], workload: Workload, notes: list[str]) -> StepResult:
+    contestants, unavailable = open_contestants(names, workload)
+    notes += [f"{name} unavailable: {reason}" for name, reason in unavailable.items()]
+    timings = measure(contestants, steps=arguments.steps)
+    disturbed = disturbance(arguments.threads)
+    notes += [disturbed] if disturbed else []
+    best = _fastest(timings, notes)
+    notes += compare_losses({name: timings[variant].losses for name, variant in best.items()}, method=OF_THE_METHOD)
+    # The contestants' memory goes before other processes are weighed.
+    contestants.clear()
+    medians = {name: timings[best[name]].median_ms if name in best else None for name in names}
+    return StepResult(
+        profile=arguments.profile,
+        threads=arguments.threads,
+        isa=instruction_set(),
+        global_sparsity=global_sparsity(workload.state, workload.artifacts.manifest.prunable),
+        median_ms=medians,
+        min_ms={name: timings[best[name]].min_ms if name in best else None for name in names},
+        speedup={name: _ratio(medians[name], medians[OURS]) for name in names if name != OURS},
+        phase_ms=_phase_ms(workload) if OURS in best else {},
+        peak_mb=_peak_mb(names, best, workload) if arguments.memory else {},
+        machine=machine(),
+        notes=tuple(notes),
+    )
+
+
+def _workload(arguments: argparse.Namespace, folder: Path) -> Workload:
+    """Export the model and draw what is trained."""
+    # Here and not above: torch reads the limits of cap_peers when it is imported.
+    from sparsyedge.export.build import build_artifacts, state_of
+    from sparsyedge.export.cli import DATASETS, make_method
+    from sparsyedge.export.models import ModelSpec, build_model, prunable_names
+
+    shape, classes = DATASETS["cifar10"]
+    spec = ModelSpec("resnet18", arguments.width, classes, shape)
+    model = build_model(spec, beta=BETA, seed=arguments.seed)
+    state = profile_state(arguments.profile, state_of(model), sorted(prunable_names(model)), seed=arguments.seed)
+    method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
+    # That the graphs agree with torch is what `sparsyedge export` checks; here the losses are compared instead.
+    artifacts, _ = build_artifacts(spec, method, folder, seed=arguments.seed, check=lambda artifacts: None)
+    return Workload.draw(artifacts, state, batch=arguments.batch, threads=arguments.threads, seed=arguments.seed)
+
+
+def _fastest(timings: dict[Variant, Timing], notes: list[str]) -> dict[str, Variant]:
+    """By contestant the variant with the lowest median; the notes say what it was chosen from."""
+    best: dict[str, Variant] = {}
+    for name in CONTESTANTS:
+        variants = sorted((v for v in timings if v.contestant == name), key=lambda v: timings[v].median_ms)
+        if variants:
+            best[name] = variants[0]
+        if len(variants) > 1:
+            listed = ", ".join(f"{v.label} {timings[v].median_ms:.1f} ms" for v in variants)
+            notes.append(f"{name} is the better of {listed}")
+    return best
+
+
+def _phase_ms(workload: Workload) -> dict[str, float]:
+    from sparsyedge.benchmarks.step.phases import phase_ms
+
+    return phase_ms(workload, steps=PHASE_STEPS)
+
+
+def _peak_mb(names: Sequence[str], best: dict[str, Variant], workload: Workload) -> dict[str, float | None]:
+    return {name: peak_mb(best[name], workload) if name in best else None for name in names}
+
+
+def _ratio(peer_ms: float | None, our_ms: float | None) -> float | None:
+    return None if peer_ms is None or our_ms is None else peer_ms / our_ms
+
+
+def _peers(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise ConfigError(f"no peer {unknown[0]!r}; there are: {', '.join(PEERS)}")
+    return [name for name in PEERS if name in names]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge bench step",
+        description="Time one SGD step of ResNet-18 on 32x32 images in fp32, ours and its peers in turns.",
+        epilog="SPARSYEDGE_FORCE_ISA=avx2 holds our ops and torch to AVX2.",
+    )
+    add = parser.add_argument
+    profiles = ", ".join(PROFILES)
+    add("--profile", default="trained95", help=f"{profiles}, or an .npz file with a state (default: %(default)s)")
+    add("--threads", type=positive, default=1, help="of every contestant (default: %(default)s)")
+    add("--steps", type=positive, default=20, help="measured per contestant (default: %(default)s)")
+    add("--peers", default=",".join(PEERS), help="which of %(default)s, separated by commas (default: all)")
+    add("--memory", action="store_true", help="also weigh every contestant's memory over 20 steps, in its own process")
+    add("--width", type=positive, default=64, help="channels of the first stage (default: %(default)s)")
+    add("--batch", type=positive, default=16, help="samples per step (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of weights, masks and batch (default: %(default)s)")
+    add("--json", action="store_true", help="print one JSON document on stdout")
+    return parser

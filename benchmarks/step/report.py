@@ -1,0 +1,86 @@
+"""The result of `sparsyedge bench step`: one JSON document, or tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from sparsyedge.benchmarks.step.contestants import OURS
+
+__all__ = ["StepResult", "as_json", "print_result"]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """All that was measured; None stands for a contestant that cannot take part on this machine."""
+
+    profile: str
+    threads: int
+    isa: str
+    global_sparsity: float
+    median_ms: Mapping[str, float | None]
+    min_ms: Mapping[str, float | None]
+    speedup: Mapping[str, float | None]
+    """By peer: its median over ours."""
+    phase_ms: Mapping[str, float]
+    peak_mb: Mapping[str, float | None]
+    machine: Mapping[str, Any]
+    notes: tuple[str, ...]
+    """Who is missing and why, which variant of a peer counted, and warnings about losses that differ."""
+
+
+def as_json(result: StepResult) -> str:
+    """The result as one JSON document."""
+    return json.dumps(dataclasses.asdict(result))
+
+
+def print_result(console: Console, result: StepResult) -> None:
+    """The contestants, the parts of our step, the machine, and what has to be said about them."""
+    console.print(
+        f"one training step: {result.profile}, {result.global_sparsity:.2%} zeros, "
+        f"threads {result.threads}, {result.isa}",
+        highlight=False,
+        markup=False,
+    )
+    console.print(_contestants(result))
+    if result.phase_ms:
+        console.print(_phases(result.phase_ms))
+    machine = result.machine
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    lines = [f"{machine['cpu']}, {machine['cores']} cores, commit {machine['commit'] or 'unknown'}", versions]
+    for line in (*lines, *result.notes):
+        console.print(line, style="yellow" if line.startswith("WARNING") else None, highlight=False, markup=False)
+
+
+def _contestants(result: StepResult) -> Table:
+    table = Table()
+    table.add_column("contestant")
+    for heading in ("median ms", "min ms", "ours is faster", *(["peak MB"] if result.peak_mb else [])):
+        table.add_column(heading, justify="right")
+    for name, median in result.median_ms.items():
+        cells = [_number(median), _number(result.min_ms[name]), _number(result.speedup.get(name), "x", 2)]
+        if result.peak_mb:
+            cells.append(_number(result.peak_mb[name]))
+        table.add_row(name, *cells, style="bold" if name == OURS else None)
+    return table
+
+
+def _phases(phase_ms: Mapping[str, float]) -> Table:
+    table = Table(title="parts of our step", title_justify="left")
+    table.add_column("part")
+    for heading in ("ms", "share"):
+        table.add_column(heading, justify="right")
+    total = sum(phase_ms.values())
+    for part, value in phase_ms.items():
+        table.add_row(part.replace("_", " "), f"{value:.1f}", f"{value / total:.0%}")
+    return table
+
+
+def _number(value: float | None, unit: str = "", digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}{unit}"

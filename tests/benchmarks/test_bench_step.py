@@ -1,0 +1,72 @@
+"""The command `sparsyedge bench step` on a tiny model: its document, its tables and its refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparsyedge.benchmarks import bench
+from sparsyedge.benchmarks.step.contestants import CONTESTANTS
+from sparsyedge.benchmarks.step.memory import peak_mb
+from sparsyedge.benchmarks.step.profiles import PROFILES, mask
+from sparsyedge.benchmarks.step.workload import Workload
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.export.build import state_of
+from sparsyedge.export.models import ModelSpec, build_model
+
+QUICK = ["step", "--width", "4", "--steps", "2", "--batch", "4"]
+KEYS = ["profile", "threads", "isa", "global_sparsity", "median_ms", "min_ms", "speedup", "phase_ms", "peak_mb"]
+
+
+def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([*QUICK, "--profile", "uniform95", "--json", "--peers", "torch_dense,ort_stock"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == [*KEYS, "machine", "notes"]
+    assert document["profile"] == "uniform95"
+    assert document["threads"] == 1
+    assert document["global_sparsity"] == pytest.approx(0.95, abs=0.02)
+    names = ["sparsyedge", "torch_dense", "ort_stock"]
+    assert list(document["median_ms"]) == list(document["min_ms"]) == names
+    assert list(document["speedup"]) == names[1:]
+    assert all(document["median_ms"][name] >= document["min_ms"][name] > 0 for name in names)
+    assert list(document["phase_ms"])[-1] == "other"
+    assert document["peak_mb"] == {}
+    assert {"cpu", "cores", "commit", "versions"} == set(document["machine"])
+    assert not [note for note in document["notes"] if "do not compute the same" in note]
+
+
+def test_the_tables_fit_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert bench.main([*QUICK, "--peers", "torch_dense"]) == 0
+    output = capsys.readouterr().out
+    assert "torch_dense" in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_memory_is_weighed_in_a_process_of_its_own(tiny: Artifacts) -> None:
+    model = build_model(ModelSpec("resnet18", 4, 5, (3, 16, 16)), beta=1.25, seed=3)
+    state = mask(state_of(model), tiny.manifest.prunable, PROFILES["trained95"], seed=0)
+    workload = Workload.draw(tiny, state, batch=4, threads=1, seed=0)
+    (variant,) = CONTESTANTS["ort_stock"]
+    assert 0 < peak_mb(variant, workload, steps=2) < 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["stp"], "did you mean `step`"),
+        (["nothing"], "there are: step"),
+        ([*QUICK, "--profile", "uniform42"], "no profile 'uniform42'; there are: trained95"),
+        ([*QUICK, "--peers", "torch_dense,jax"], "no peer 'jax'; there are: torch_dense"),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_what_does(arguments: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        bench.main(arguments)
+
+
+def test_without_arguments_the_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([]) == 0
+    assert "step " in capsys.readouterr().out
