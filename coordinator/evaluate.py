@@ -9,8 +9,8 @@ import numpy as np
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
+from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.session import TrainingSession
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
 __all__ = ["Evaluator", "check_fit", "global_sparsity"]
@@ -21,7 +21,7 @@ EVALUATION_BATCH = 250
 class Evaluator:
     """Evaluates states on one set of samples."""
 
-    def __init__(self, session: TrainingSession, samples: Samples) -> None:
+    def __init__(self, session: DenseSession, samples: Samples) -> None:
         self._session = session
         self._samples = samples
 

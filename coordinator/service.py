@@ -19,9 +19,9 @@ from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.data import load
+from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import RunError, SparsyedgeError
 from sparsyedge.edge.link import Link
-from sparsyedge.edge.session import TrainingSession
 from sparsyedge.edge.tensors import State, dense_bytes
 
 __all__ = ["Coordinator", "prepare"]
@@ -35,7 +35,7 @@ def prepare(config: RunConfig, observer: Observer) -> Coordinator:
     artifacts = Artifacts.load(config.artifacts_path)
     dataset = load(config.dataset, config.data_path)
     check_fit(dataset, artifacts.manifest)
-    session = TrainingSession(artifacts, threads=config.threads)
+    session = DenseSession(artifacts, threads=config.threads)
     initial = session.state()
     return Coordinator(config, artifacts, initial=initial, evaluate=Evaluator(session, dataset.test), observer=observer)
 

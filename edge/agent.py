@@ -18,12 +18,14 @@ from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, peak_rss_mb
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
 from sparsyedge.edge.messages import Blob, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.prune import prune_global
-from sparsyedge.edge.session import TrainingSession
+from sparsyedge.edge.session import Session, choose_kind, remaining_work
+from sparsyedge.edge.sparse_session import SparseSession
 from sparsyedge.edge.tensors import State, first_nonfinite, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.transfer import blob_of
@@ -104,7 +106,7 @@ class Agent:
         self._stopped = threading.Event()
         self._settled: str | None = None
         self._artifacts: Artifacts | None = None
-        self._session: TrainingSession | None = None
+        self._session: Session | None = None
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -180,7 +182,7 @@ class Agent:
 
     # ---- download ----------------------------------------------------------------------------------------------------
 
-    def _prepare(self, task: RoundTask) -> tuple[TrainingSession, Manifest]:
+    def _prepare(self, task: RoundTask) -> tuple[Session, Manifest]:
         """A session that holds the task's model, fetched as far as the device does not have it."""
         artifacts = self._artifacts
         if artifacts is None or artifacts.directory != self._cache.folder(task.manifest.sha256):
@@ -191,11 +193,17 @@ class Agent:
         if task.model_id == manifest.initial_model:
             # The checkpoint holds it; a session that has trained no longer does.
             self._session = None
-            self._session = TrainingSession(artifacts, threads=self._threads)
+            self._session = DenseSession(artifacts, threads=self._threads)
             return self._session, manifest
         state = self._fetch_model(task, manifest)
-        if self._session is None:
-            self._session = TrainingSession(artifacts, threads=self._threads)
+        kind = choose_kind(manifest, state)
+        log.info(
+            "round %d: %.1f %% of the work is left; %s graph", task.round, 100 * remaining_work(manifest, state), kind
+        )
+        if self._session is None or self._session.kind != kind:
+            # One at a time: the dense session alone holds several copies of the model.
+            self._session = None
+            self._session = (SparseSession if kind == "sparse" else DenseSession)(artifacts, threads=self._threads)
         self._session.load(state)
         return self._session, manifest
 
@@ -207,8 +215,9 @@ class Agent:
         else:
             content = self._fetch(task.manifest, task)
         manifest = decode_manifest(content, source=f"the manifest of run {task.run}")
-        for file in manifest.files.values():
-            if not self._cache.has_file(sha256, file.name, sha256=file.sha256):
+        for role, file in manifest.files.items():
+            # The coordinator alone fills in the inference graph.
+            if role != "inference" and not self._cache.has_file(sha256, file.name, sha256=file.sha256):
                 # Files are cut into chunks as the manifest itself is.
                 blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
                 self._cache.keep_file(sha256, file.name, self._fetch(blob, task))

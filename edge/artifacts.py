@@ -25,10 +25,13 @@ __all__ = [
     "encode_manifest",
 ]
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 
-FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference"]
+FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
+DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
+SPARSE_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
+"""Only where the method keeps zeros at zero."""
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
@@ -50,6 +53,8 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[Positive, ...]
     trainable: bool
     prunable: bool
+    positions: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Places of the layer's output plane that a prunable weight is applied at; 0 for every other parameter."""
 
 
 class BatchNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +76,8 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     weight_decay: Annotated[float, msgspec.Meta(ge=0)]
     prune_activations: bool
+    zero_grad_at_zero: bool
+    """Whether a weight that is exactly zero has no gradient, so that the sparse graph computes the same step."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,9 +169,8 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
-    missing = [
-        role for role in ("training", "eval", "optimizer", "checkpoint", "inference") if role not in manifest.files
-    ]
+    required = DENSE_ROLES + (SPARSE_ROLES if manifest.method.zero_grad_at_zero else ())
+    missing = [role for role in required if role not in manifest.files]
     if missing:
         raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
     return manifest

@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": ("sparsyedge.benchmarks.demo:main", "a whole federated run on this machine, in one command"),
     "export": ("sparsyedge.export.cli:main", "make the artifacts that devices train: graphs, checkpoint, manifest"),
     "coordinator": ("sparsyedge.coordinator.cli:main", "lead a fleet through the rounds of a run"),
+    "bench": ("sparsyedge.benchmarks.bench:main", "measure this machine: training steps against peers"),
     "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
 }
 """Subcommand to where it lives ("module:function", taking the remaining arguments) and what it does."""
@@ -29,7 +30,7 @@ EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 
 # What a subcommand needs beyond the base install, which is a device's.
-EXTRAS = {"demo": "demo", "export": "export", "coordinator": "coordinator"}
+EXTRAS = {"bench": "demo", "demo": "demo", "export": "export", "coordinator": "coordinator"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sparsyedge.edge.data.batches import epoch_order, split_batches
 from sparsyedge.edge.data.dataset import Samples
 from sparsyedge.edge.errors import TrainingError
-from sparsyedge.edge.session import TrainingSession
+from sparsyedge.edge.session import Session
 
 __all__ = ["JobCancelled", "LocalJob", "Trained", "train"]
 
@@ -40,7 +40,7 @@ class Trained:
 
 
 def train(
-    session: TrainingSession, samples: Samples, job: LocalJob, *, keep_going: Callable[[], bool] = lambda: True
+    session: Session, samples: Samples, job: LocalJob, *, keep_going: Callable[[], bool] = lambda: True
 ) -> Trained:
     """Run the job's epochs on the session; `keep_going` is asked before every step and ends the job when False."""
     steps, losses = 0, [math.nan]

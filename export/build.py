@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,8 +34,10 @@ from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.export import rewrite
+from sparsyedge.export.layers import read_network
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
-from sparsyedge.export.trace import LOGITS_NAME, OPSET, trace
+from sparsyedge.export.sparse_step import build_plan_graph, build_sparse_step
+from sparsyedge.export.trace import INPUT_NAME, LOGITS_NAME, OPSET, trace
 
 __all__ = ["build_artifacts", "state_of"]
 
@@ -45,6 +49,8 @@ FILE_NAMES: dict[FileRole, str] = {
     "optimizer": "optimizer.onnx",
     "checkpoint": "checkpoint",
     "inference": "inference.onnx",
+    "sparse_plan": "sparse_plan.onnx",
+    "sparse_step": "sparse_step.onnx",
 }
 # What onnxruntime's generate_artifacts calls the files that it writes.
 GENERATED_NAMES: dict[FileRole, str] = {
@@ -71,8 +77,8 @@ def build_artifacts(
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
         staging = Path(temporary) / "artifacts"
         staging.mkdir()
-        batch_norms = _write_graphs(model, spec, method, staging)
-        manifest = _describe(model, spec, method, staging, batch_norms=batch_norms, seed=seed)
+        planes = _write_graphs(model, spec, method, staging)
+        manifest = _describe(model, spec, method, staging, planes=planes, seed=seed)
         Artifacts(staging, manifest).save_manifest()
         checked = check(Artifacts.load(staging))
         if directory.exists():
@@ -90,22 +96,27 @@ def state_of(model: nn.Module) -> State:
     }
 
 
-def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Path) -> tuple[BatchNorm, ...]:
-    """Write all files but the manifest; returns where the running statistics are."""
+def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Path) -> _Planes:
+    """Write all files but the manifest."""
     forward = trace(model, spec, training=True)
     statistics = rewrite.name_running_statistics(forward)
-    batch_norms = _batch_norms(forward, statistics)
+    planes = _measure_planes(forward, statistics)
     inference = onnx.ModelProto.FromString(forward.SerializeToString())
     rewrite.freeze_batch_norms(inference)
     onnx.checker.check_model(inference)
     onnx.save(inference, staging / FILE_NAMES["inference"])
+
+    if method.zero_grad_at_zero:
+        network = read_network(forward, INPUT_NAME)
+        onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
+        onnx.save(build_sparse_step(network, method), staging / FILE_NAMES["sparse_step"])
 
     trainable = [name for name, _ in model.named_parameters()]
     prunable = prunable_names(model)
     rewrite.insert_reparametrisation(forward, trainable=trainable, prunable=prunable, method=method)
     _generate(forward, trainable=trainable, statistics=statistics, staging=staging)
     _edit_generated(staging, method=method, prunable=prunable)
-    return batch_norms
+    return planes
 
 
 def _generate(forward: onnx.ModelProto, *, trainable: list[str], statistics: dict[str, str], staging: Path) -> None:
@@ -167,27 +178,36 @@ def _register_gradients() -> None:
         register_gradient_definition(f"{OP_DOMAIN}::{operator}", [node])
 
 
-def _batch_norms(forward: onnx.ModelProto, statistics: dict[str, str]) -> tuple[BatchNorm, ...]:
-    shapes = {value.name: value for value in onnx.shape_inference.infer_shapes(forward).graph.value_info}
-    found = []
-    for node in forward.graph.node:
+@dataclass(frozen=True)
+class _Planes:
+    """What the manifest has to say about sizes of planes, which only the graph knows."""
+
+    batch_norms: tuple[BatchNorm, ...]
+    positions: dict[str, int]
+    """Positions of a layer's output plane, by the layer's weight."""
+
+
+def _measure_planes(forward: onnx.ModelProto, statistics: dict[str, str]) -> _Planes:
+    graph = onnx.shape_inference.infer_shapes(forward).graph
+    dims = {
+        value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+        for value in graph.value_info
+    }
+    norms, positions = [], {}
+    for node in graph.node:
         if node.op_type == "BatchNormalization":
-            dims = [dimension.dim_value for dimension in shapes[node.input[0]].type.tensor_type.shape.dim]
             mean, variance = node.input[3], node.input[4]
-            found.append(
-                BatchNorm(
-                    mean=mean,
-                    variance=variance,
-                    mean_output=statistics[mean],
-                    variance_output=statistics[variance],
-                    plane=dims[2] * dims[3],
-                )
-            )
-    return tuple(found)
+            outputs = (statistics[mean], statistics[variance])
+            norms.append(BatchNorm(mean, variance, *outputs, plane=math.prod(dims[node.input[0]][2:])))
+        elif node.op_type == "Conv":
+            positions[node.input[1]] = math.prod(dims[node.output[0]][2:])
+        elif node.op_type == "Gemm":
+            positions[node.input[1]] = 1
+    return _Planes(tuple(norms), positions)
 
 
 def _describe(
-    model: nn.Module, spec: ModelSpec, method: Method, staging: Path, *, batch_norms: tuple[BatchNorm, ...], seed: int
+    model: nn.Module, spec: ModelSpec, method: Method, staging: Path, *, planes: _Planes, seed: int
 ) -> Manifest:
     trainable = {name for name, _ in model.named_parameters()}
     prunable = prunable_names(model)
@@ -205,13 +225,19 @@ def _describe(
         opset=OPSET,
         made_with={name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime-training", "torch")},
         parameters=tuple(
-            Parameter(name=name, shape=tensor.shape, trainable=name in trainable, prunable=name in prunable)
+            Parameter(
+                name=name,
+                shape=tensor.shape,
+                trainable=name in trainable,
+                prunable=name in prunable,
+                positions=planes.positions[name] if name in prunable else 0,
+            )
             for name, tensor in state.items()
         ),
-        batch_norms=batch_norms,
+        batch_norms=planes.batch_norms,
         batch_norm_momentum=1 - (momentum if momentum is not None else 0.1),
         initial_model=model_id(state),
-        files={role: _file(staging / name) for role, name in FILE_NAMES.items()},
+        files={role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()},
     )
 
 

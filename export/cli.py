@@ -49,7 +49,14 @@ def make_method(name: str, *, sparsity: float, beta: float) -> Method:
         raise ConfigError(f"sparsity is {sparsity:g}; it must be at least 0 and less than 1")
     if not 0 < beta <= 10:
         raise ConfigError(f"beta is {beta:g}; it must be more than 0 and at most 10 (the paper uses 1.25)")
-    return Method(name=name, beta=beta, sparsity=sparsity, weight_decay=WEIGHT_DECAY, prune_activations=True)
+    return Method(
+        name=name,
+        beta=beta,
+        sparsity=sparsity,
+        weight_decay=WEIGHT_DECAY,
+        prune_activations=True,
+        zero_grad_at_zero=beta > 1,
+    )
 
 
 def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int) -> tuple[Artifacts, Parity]:
@@ -90,6 +97,9 @@ def _as_text(artifacts: Artifacts, parity: Parity) -> str:
         f"({_count([p for p in trainable if p.prunable]):,} prunable), method {manifest.method.name}",
         f"agrees with torch over {parity.steps} teacher-forced steps: loss {parity.loss:.0e}, "
         f"gradients {parity.gradient:.0e}, updated values {parity.updated:.0e} (relative L2)",
+        "no sparse graph: with this method zero weights may grow back"
+        if parity.sparse is None
+        else f"sparse graph agrees with torch: loss and updated values {parity.sparse:.0e}",
     ]
     lines += [f"  {file.name:<16} {file.bytes:>12,} B  {file.sha256[:12]}" for file in manifest.files.values()]
     return "\n".join([*lines, f"artifacts in {artifacts.directory}"])

@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.prune import prune_global
-from sparsyedge.edge.session import TrainingSession
+from sparsyedge.edge.sparse_session import SparseSession
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import ReferenceStep, reference_step
@@ -31,10 +32,12 @@ from sparsyedge.export.reference import ReferenceStep, reference_step
 __all__ = ["Parity", "verify"]
 
 STEPS = 3
+SPARSE_STEPS = 2
 MAX_BATCHES = 40
 # A small batch holds fewer values that could lie next to a threshold.
 BATCH = 4
-LEARNING_RATE = 0.05
+# Large, so that the values after a step tell what its gradients were.
+LEARNING_RATE = 1.0
 TOLERANCE = 1e-5
 
 
@@ -49,6 +52,8 @@ class Parity:
     steps: int = 0
     batches: int = 0
     """How many were drawn to find the steps in which all discrete choices coincide."""
+    sparse: float | None = None
+    """Values after a step of the sparse graph; None where the method has none."""
 
 
 def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
@@ -63,7 +68,28 @@ def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
             )
         # Round 1 trains dense weights, every later round pruned ones: both must be right.
         parity = comparison.step(parity, pruned=parity.steps > 0)
-    return parity
+    if not artifacts.manifest.method.zero_grad_at_zero:
+        return parity
+    return replace(parity, sparse=_verify_sparse(comparison, SparseSession(artifacts)))
+
+
+def _verify_sparse(comparison: _Comparison, session: SparseSession) -> float:
+    """Compare steps of the sparse graph with torch; returns the largest difference among those that agree.
+
+    The sparse graph keeps its choices to itself, so a batch on which it differs is taken for one with other choices; to
+    agree in every value to the tolerance on several batches is not given to a graph that computes something else.
+    """
+    agreeing: list[float] = []
+    for _ in range(MAX_BATCHES):
+        error = comparison.sparse_step(session)
+        if error <= TOLERANCE:
+            agreeing.append(error)
+        if len(agreeing) == SPARSE_STEPS:
+            return max(agreeing)
+    raise ArtifactError(
+        f"the sparse graph agreed with torch to {TOLERANCE:.0e} on {len(agreeing)} of {MAX_BATCHES} batches, "
+        f"{SPARSE_STEPS} are needed; do not use this export"
+    )
 
 
 class _Comparison:
@@ -72,7 +98,7 @@ class _Comparison:
     def __init__(self, artifacts: Artifacts, rng: np.random.Generator) -> None:
         self._manifest = artifacts.manifest
         self._rng = rng
-        self._session = TrainingSession(artifacts)
+        self._session = DenseSession(artifacts)
         self._probe = _GradientProbe(artifacts)
         self._dense = self._session.state()
         spec = ModelSpec(self._manifest.model, self._manifest.width, self._manifest.classes, self._manifest.input_shape)
@@ -81,15 +107,14 @@ class _Comparison:
     def step(self, parity: Parity, *, pruned: bool) -> Parity:
         """Take one step on both sides from one start; a batch with other choices only counts as drawn."""
         state = self._pruned_start() if pruned else self._dense
-        x = self._rng.standard_normal((BATCH, *self._manifest.input_shape), dtype=np.float32)
-        y = self._rng.integers(0, self._manifest.classes, BATCH)
+        x, y = self._draw_batch()
         reference = self._reference_step(state, x, y)
         gradients, choices = self._probe.run(state, x, y)
         if not _same_choices(choices, reference):
             return replace(parity, batches=parity.batches + 1)
         self._session.load(state)
         loss = self._session.train_step(x, y, LEARNING_RATE)
-        updated = {name: tensor.detach().numpy() for name, tensor in self._model.state_dict().items()}
+        updated = self._reference_state()
         step = parity.steps + 1
         return Parity(
             loss=max(parity.loss, _worst(step, "loss", {"": np.array([loss])}, {"": np.array([reference.loss])})),
@@ -98,6 +123,24 @@ class _Comparison:
             steps=step,
             batches=parity.batches + 1,
         )
+
+    def sparse_step(self, session: SparseSession) -> float:
+        """Take one step of the sparse graph and one in torch; returns the largest relative L2 difference."""
+        state = self._pruned_start()
+        x, y = self._draw_batch()
+        reference = self._reference_step(state, x, y)
+        session.load(state)
+        loss = session.train_step(x, y, LEARNING_RATE)
+        updated = self._reference_state()
+        errors = [_relative_l2(value, updated[name]) for name, value in session.state().items()]
+        return max(*errors, abs(loss - reference.loss) / abs(reference.loss))
+
+    def _draw_batch(self) -> tuple[FloatArray, NDArray[np.int64]]:
+        x = self._rng.standard_normal((BATCH, *self._manifest.input_shape), dtype=np.float32)
+        return x, self._rng.integers(0, self._manifest.classes, BATCH)
+
+    def _reference_state(self) -> State:
+        return {name: tensor.detach().numpy() for name, tensor in self._model.state_dict().items()}
 
     def _reference_step(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> ReferenceStep:
         self._model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)

@@ -71,6 +71,7 @@ def manifest(**changes: Any) -> bytes:
             "sparsity": 0.5,
             "weight_decay": 1e-3,
             "prune_activations": True,
+            "zero_grad_at_zero": False,
         },
         "seed": 1,
         "opset": 17,
@@ -93,6 +94,7 @@ def manifest(**changes: Any) -> bytes:
 class FakeSession:
     """Adds a ramp to the weights with every step; counts its steps over all sessions."""
 
+    kind = "dense"
     steps = 0
     losses: tuple[float, ...] = ()
     """Of the first steps; later ones have 0.5."""
@@ -231,7 +233,7 @@ def samples(*, label: int = 3, shape: tuple[int, ...] = (3, 8, 8)) -> Samples:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "TrainingSession", FakeSession)
+    monkeypatch.setattr(agent_module, "DenseSession", FakeSession)
     monkeypatch.setattr(agent_module, "RETRY_S", 0.02)
     monkeypatch.setattr(courier_module, "STALL_S", 0.02)
     monkeypatch.setattr(courier_module, "OFFER_AGAIN_S", 0.02)
@@ -385,7 +387,8 @@ def test_round_goes_from_download_to_final_report(coordinator: Coordinator, make
     assert list(offer.report.phases) == ["download", "train", "prune", "encode"]
     report = decode(coordinator.sent("report")[0], Report)
     assert list(report.phases) == ["download", "train", "prune", "encode", "upload"]
-    assert report.bytes_down == len(manifest()) + sum(map(len, FILES.values()))
+    fetched = [content for role, content in FILES.items() if role != "inference"]
+    assert report.bytes_down == len(manifest()) + sum(map(len, fetched))
     assert report.bytes_up == offer.update.bytes
     assert report.pid > 0
     assert report.loss == 0.5

@@ -36,6 +36,7 @@ def manifest() -> dict[str, Any]:
             "sparsity": 0.95,
             "weight_decay": 1e-3,
             "prune_activations": True,
+            "zero_grad_at_zero": False,
         },
         "seed": 1337,
         "opset": 17,

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import TrainingError
-from sparsyedge.edge.session import TrainingSession
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, train
 
@@ -26,13 +26,13 @@ def job(**changes: object) -> LocalJob:
 
 
 def trained_state(artifacts: Artifacts, samples: Samples, the_job: LocalJob) -> State:
-    session = TrainingSession(artifacts)
+    session = DenseSession(artifacts)
     train(session, samples, the_job)
     return session.state()
 
 
 def test_a_state_that_is_loaded_comes_back_bit_for_bit(tiny: Artifacts) -> None:
-    session = TrainingSession(tiny)
+    session = DenseSession(tiny)
     rng = np.random.default_rng(1)
     state = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in tiny.manifest.shapes.items()}
     session.load(state)
@@ -40,7 +40,7 @@ def test_a_state_that_is_loaded_comes_back_bit_for_bit(tiny: Artifacts) -> None:
 
 
 def test_training_lowers_the_loss_on_what_it_sees(tiny: Artifacts) -> None:
-    session = TrainingSession(tiny)
+    session = DenseSession(tiny)
     x, y = batch(32)
     before, _ = session.evaluate(x, y)
     train(session, Samples(x, y), job(epochs=10))
@@ -57,13 +57,13 @@ def test_the_same_job_gives_the_same_model_and_another_round_does_not(tiny: Arti
 
 
 def test_the_last_batch_of_an_epoch_may_be_smaller(tiny: Artifacts) -> None:
-    trained = train(TrainingSession(tiny), Samples(*batch(19)), job(epochs=1))
+    trained = train(DenseSession(tiny), Samples(*batch(19)), job(epochs=1))
     assert trained.steps == 3
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_running_statistics_follow_torch_for_small_batches(tiny: Artifacts, size: int) -> None:
-    session = TrainingSession(tiny)
+    session = DenseSession(tiny)
     x, y = batch(size)
     stem = session.state()["conv1.weight"]
     theta = torch.from_numpy(np.sign(stem) * np.abs(stem) ** 1.25)
@@ -78,7 +78,7 @@ def test_running_statistics_follow_torch_for_small_batches(tiny: Artifacts, size
 
 
 def test_evaluation_changes_nothing(tiny: Artifacts) -> None:
-    session = TrainingSession(tiny)
+    session = DenseSession(tiny)
     before = model_id(session.state())
     session.evaluate(*batch(8))
     assert model_id(session.state()) == before
@@ -87,16 +87,16 @@ def test_evaluation_changes_nothing(tiny: Artifacts) -> None:
 def test_a_job_ends_when_its_round_is_over(tiny: Artifacts) -> None:
     answers = iter([True, True, False])
     with pytest.raises(JobCancelled, match="after 2 steps"):
-        train(TrainingSession(tiny), Samples(*batch(40)), job(), keep_going=lambda: next(answers))
+        train(DenseSession(tiny), Samples(*batch(40)), job(), keep_going=lambda: next(answers))
 
 
 def test_a_loss_that_is_not_finite_ends_the_job_with_the_learning_rate_in_the_sentence(tiny: Artifacts) -> None:
     x, y = batch(8)
     x[0, 0, 0, 0] = np.nan
     with pytest.raises(TrainingError, match=r"loss became nan at step 1 .* learning rate 0\.05"):
-        train(TrainingSession(tiny), Samples(x, y), job())
+        train(DenseSession(tiny), Samples(x, y), job())
 
 
 def test_a_batch_of_the_wrong_shape_is_named(tiny: Artifacts) -> None:
     with pytest.raises(TrainingError, match=r"\(4, 1, 16, 16\)"):
-        TrainingSession(tiny).train_step(np.zeros((4, 1, 16, 16), np.float32), np.zeros(4, np.int64), 0.1)
+        DenseSession(tiny).train_step(np.zeros((4, 1, 16, 16), np.float32), np.zeros(4, np.int64), 0.1)

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from sparsyedge.edge.artifacts import Artifacts, Method
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.native import ABI_VERSION
-from sparsyedge.edge.session import TrainingSession
 from sparsyedge.edge.tensors import model_id
 from sparsyedge.export import build, rewrite
 from sparsyedge.export.cli import export_model, main, make_method
@@ -45,7 +45,7 @@ def test_initial_weights_are_truncated_normal_with_variance_one_over_fan_in() ->
 def test_the_manifest_describes_the_checkpoint(tiny: Artifacts) -> None:
     manifest = tiny.manifest
     assert manifest.ops_abi == ABI_VERSION
-    state = TrainingSession(tiny).state()
+    state = DenseSession(tiny).state()
     assert {name: value.shape for name, value in state.items()} == manifest.shapes
     assert model_id(state) == manifest.initial_model
     assert len(manifest.prunable) == 21
@@ -72,7 +72,7 @@ def test_an_export_that_prunes_what_it_should_not_is_refused(tmp_path: Path, mon
 
 
 def test_an_export_with_the_wrong_weight_decay_is_refused(tmp_path: Path) -> None:
-    method = Method(name="sparsyfed", beta=1.25, sparsity=0.5, weight_decay=0.1, prune_activations=True)
+    method = msgspec.structs.replace(make_method("sparsyfed", sparsity=0.5, beta=1.25), weight_decay=0.1)
     spec = ModelSpec("resnet18", 4, 5, (3, 16, 16))
 
     def verify_with_another_decay(artifacts: Artifacts) -> None:

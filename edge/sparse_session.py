@@ -1,0 +1,93 @@
+"""Training over the non-zero weights alone: a plain session of any onnxruntime, stock or not.
+
+Between two calls of `load` the mask does not change: with this method a weight that is zero has no gradient. So each
+layer's weights are a vector of its non-zeros, and what the kernels compute with (the plan) is built once per load.
+Time and memory of a step go with the non-zeros, not with the size of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.errors import ArtifactError, TrainingError
+from sparsyedge.edge.onnx_runtime import open_graph
+from sparsyedge.edge.session import Kind
+from sparsyedge.edge.tensors import FloatArray, State
+
+__all__ = ["SparseSession"]
+
+
+class SparseSession:
+    """The exported model with its non-zero weights, ready to take SGD steps once a state is loaded."""
+
+    kind: Kind = "sparse"
+
+    def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
+        manifest = artifacts.manifest
+        if not manifest.method.zero_grad_at_zero:
+            raise ArtifactError(
+                f"method {manifest.method.name} lets zero weights grow back, which the sparse graph cannot; "
+                f"train it with the dense graph"
+            )
+        self._manifest = manifest
+        self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
+        self._step = open_graph(artifacts.path("sparse_step"), threads=threads)
+        self._outputs = [output.name for output in self._step.get_outputs()]
+        self._fixed: dict[str, NDArray[Any]] = {}
+        self._changing: dict[str, NDArray[Any]] = {}
+        self._positions: dict[str, NDArray[np.int64]] = {}
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Take over a state; its zeros are the mask from now on."""
+        prunable = set(self._manifest.prunable)
+        indices = {f"{name}.index": _nonzero(state[name]) for name in prunable}
+        names = [output.name for output in self._plan.get_outputs()]
+        try:
+            plans = dict(zip(names, self._plan.run(names, indices), strict=True))
+        except Exception as error:  # onnxruntime's exceptions have no common class
+            raise ArtifactError(f"the sparse graph cannot take this model over: {error}") from error
+        self._changing = {
+            name: np.ascontiguousarray(value, dtype=np.float32) for name, value in state.items() if name not in prunable
+        }
+        for name in prunable:
+            positions = indices[f"{name}.index"][plans[f"{name}.order"]].astype(np.int64)
+            self._positions[name] = positions
+            self._fixed[f"{name}.plan"] = plans[f"{name}.plan"]
+            self._changing[f"{name}.values"] = state[name].reshape(-1)[positions]
+
+    def state(self) -> State:
+        """A copy of every parameter and running statistic, zeros included."""
+        state: State = {}
+        for parameter in self._manifest.parameters:
+            if parameter.prunable:
+                dense = np.zeros(int(np.prod(parameter.shape)), dtype=np.float32)
+                dense[self._positions[parameter.name]] = self._changing[f"{parameter.name}.values"]
+                state[parameter.name] = dense.reshape(parameter.shape)
+            else:
+                state[parameter.name] = self._changing[parameter.name].copy()
+        return state
+
+    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+        try:
+            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate))
+        except Exception as error:  # onnxruntime's exceptions have no common class
+            raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
+        results = dict(zip(self._outputs, values, strict=True))
+        loss = float(results.pop("loss")[0])
+        self._changing = {name.removesuffix(".new"): value for name, value in results.items()}
+        return loss
+
+    def feeds(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> dict[str, NDArray[Any]]:
+        """All inputs of the step's graph, by name; nothing is copied."""
+        rate = np.array([learning_rate], dtype=np.float32)
+        return {"x": x, "labels": y, "learning_rate": rate, **self._fixed, **self._changing}
+
+
+def _nonzero(weights: FloatArray) -> NDArray[np.int32]:
+    return np.flatnonzero(weights).astype(np.int32)

@@ -1,0 +1,323 @@
+"""A forward graph read as a list of layers: what the sparse step is written from.
+
+Only what our kernels have is understood: 2-d convolutions without bias, BatchNorm with its residual addition and ReLU,
+pooling, and a linear layer at the end. Anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper
+
+from sparsyedge.edge.errors import ArtifactError
+
+__all__ = ["Bias", "Conv", "Layer", "MaxPool", "MeanPool", "Network", "Norm", "read_network"]
+
+Plane = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv:
+    """A convolution, or a linear layer as a 1x1 one on a plane of one position."""
+
+    x: str
+    y: str
+    weight: str
+    channels_in: int
+    channels_out: int
+    kernel: Plane
+    stride: int
+    pad: int
+    plane_in: Plane
+    plane_out: Plane
+    halo_in: int = 0
+    needs_input_gradient: bool = True
+
+    @property
+    def halo_out(self) -> int:
+        """Zeros around the output, so that the gradient of the input needs no code for borders."""
+        return max(self.kernel) // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """BatchNorm, then the addition of a residual where there is one, then ReLU where there is one."""
+
+    x: str
+    y: str
+    gamma: str
+    beta: str
+    mean: str
+    variance: str
+    epsilon: float
+    momentum: float
+    """The weight of the new value, as torch has it."""
+    residual: str | None
+    relu: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanPool:
+    """The mean of each channel's plane."""
+
+    x: str
+    y: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxPool:
+    x: str
+    y: str
+    kernel: int
+    stride: int
+    pad: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bias:
+    """One number per channel, added."""
+
+    x: str
+    y: str
+    bias: str
+
+
+Layer = Conv | Norm | MeanPool | MaxPool | Bias
+
+
+@dataclass(frozen=True)
+class Network:
+    """The layers in forward order, with the geometry of the tensors between them."""
+
+    layers: tuple[Layer, ...]
+    input_shape: tuple[int, int, int]
+    planes: Mapping[str, Plane]
+    halos: Mapping[str, int]
+    vectors: Mapping[str, int]
+    """Parameters and statistics that are no convolution weights, with their lengths."""
+
+    @cached_property
+    def convs(self) -> tuple[Conv, ...]:
+        return tuple(layer for layer in self.layers if isinstance(layer, Conv))
+
+    def halo(self, tensor: str) -> int:
+        """Rings of zeros that the tensor is stored with."""
+        return self.halos.get(tensor, 0)
+
+    def plane(self, tensor: str) -> Plane:
+        """Height and width of the tensor without its halo."""
+        return self.planes[tensor]
+
+
+def read_network(forward: onnx.ModelProto, input_name: str) -> Network:
+    """The layers of a forward graph in training mode; raises ArtifactError for what the sparse step does not know."""
+    return _Reader(forward, input_name).read()
+
+
+class _Reader:
+    """One pass over the nodes in order; nodes that a BatchNorm takes in are skipped when they come."""
+
+    def __init__(self, forward: onnx.ModelProto, input_name: str) -> None:
+        graph = onnx.shape_inference.infer_shapes(forward).graph
+        self._nodes = list(graph.node)
+        self._weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._shapes = {value.name: _dims(value) for value in (*graph.value_info, *graph.input, *graph.output)}
+        self._position = {output: at for at, node in enumerate(self._nodes) for output in node.output}
+        self._alias = {input_name: f"{input_name}.lanes"}
+        self._absorbed: set[int] = set()
+        self._layers: list[Layer] = []
+        self._planes: dict[str, Plane] = {}
+        channels, height, width = self._shapes[input_name][1:]
+        self._input_shape = (channels, height, width)
+        self._planes[self._alias[input_name]] = (height, width)
+
+    def read(self) -> Network:
+        for at, node in enumerate(self._nodes):
+            if at not in self._absorbed:
+                self._read_node(at, node)
+        layers = self._with_halos()
+        halos = _halos(layers)
+        vectors = {name: dims[0] for name, dims in self._weights.items() if len(dims) == 1 and name in _vectors(layers)}
+        return Network(layers, self._input_shape, self._planes, halos, vectors)
+
+    def _read_node(self, at: int, node: onnx.NodeProto) -> None:
+        match node.op_type:
+            case "Conv":
+                self._read_conv(node)
+            case "BatchNormalization":
+                self._read_norm(at, node)
+            case "MaxPool":
+                self._read_max_pool(node)
+            case "ReduceMean" | "GlobalAveragePool":
+                self._read_mean(node)
+            case "Flatten" | "Identity":
+                self._alias[node.output[0]] = self._tensor(node.input[0])
+            case "Gemm":
+                self._read_linear(node)
+            case "Constant":
+                pass
+            case other:
+                raise self._unknown(node, f"operator {other}")
+
+    def _read_conv(self, node: onnx.NodeProto) -> None:
+        attributes = _attributes(node)
+        strides, pads = set(attributes.get("strides", [1])), set(attributes.get("pads", [0]))
+        plain = attributes.get("group", 1) == 1 and set(attributes.get("dilations", [1])) == {1}
+        if len(node.input) != 2 or len(strides) != 1 or len(pads) != 1 or not plain:
+            raise self._unknown(node, "a convolution with bias, groups, dilation or uneven strides or padding")
+        channels_out, channels_in, height, width = self._weights[node.input[1]]
+        x, y = self._tensor(node.input[0]), node.output[0]
+        self._planes[y] = self._plane(y)
+        self._layers.append(
+            Conv(
+                x=x,
+                y=y,
+                weight=node.input[1],
+                channels_in=channels_in,
+                channels_out=channels_out,
+                kernel=(height, width),
+                stride=strides.pop(),
+                pad=pads.pop(),
+                plane_in=self._planes[x],
+                plane_out=self._planes[y],
+                needs_input_gradient=bool(self._layers),
+            )
+        )
+
+    def _read_norm(self, at: int, node: onnx.NodeProto) -> None:
+        attributes = _attributes(node)
+        y, residual, relu = node.output[0], None, False
+        addition = self._only_consumer(y, "Add")
+        if addition is not None:
+            other = next(name for name in self._nodes[addition].input if name != y)
+            # Of the two branches of a block the one that ends later takes the other in.
+            if self._position.get(other, -1) < at:
+                residual, y = self._tensor(other), self._nodes[addition].output[0]
+                self._absorbed.add(addition)
+        rectifier = self._only_consumer(y, "Relu")
+        if rectifier is not None:
+            relu, y = True, self._nodes[rectifier].output[0]
+            self._absorbed.add(rectifier)
+        x = self._tensor(node.input[0])
+        self._planes[y] = self._planes[x]
+        self._layers.append(
+            Norm(
+                x=x,
+                y=y,
+                gamma=node.input[1],
+                beta=node.input[2],
+                mean=node.input[3],
+                variance=node.input[4],
+                epsilon=attributes.get("epsilon", 1e-5),
+                momentum=1 - attributes.get("momentum", 0.9),
+                residual=residual,
+                relu=relu,
+            )
+        )
+
+    def _read_max_pool(self, node: onnx.NodeProto) -> None:
+        attributes = _attributes(node)
+        kernels, strides = set(attributes["kernel_shape"]), set(attributes.get("strides", [1]))
+        pads = set(attributes.get("pads", [0]))
+        if len(kernels) != 1 or len(strides) != 1 or len(pads) != 1 or attributes.get("ceil_mode", 0):
+            raise self._unknown(node, "max-pooling with uneven kernel, strides or padding")
+        x, y = self._tensor(node.input[0]), node.output[0]
+        self._planes[y] = self._plane(y)
+        self._layers.append(MaxPool(x=x, y=y, kernel=kernels.pop(), stride=strides.pop(), pad=pads.pop()))
+
+    def _read_mean(self, node: onnx.NodeProto) -> None:
+        attributes = _attributes(node)
+        axes = attributes.get("axes", [2, 3] if node.op_type == "GlobalAveragePool" else None)
+        if axes is None and len(node.input) > 1:
+            axes = numpy_helper.to_array(self._constants[node.input[1]]).tolist()
+        if sorted(axes or []) not in ([2, 3], [-2, -1]):
+            raise self._unknown(node, f"a mean over axes {axes}")
+        x, y = self._tensor(node.input[0]), node.output[0]
+        self._planes[y] = (1, 1)
+        self._layers.append(MeanPool(x=x, y=y))
+
+    def _read_linear(self, node: onnx.NodeProto) -> None:
+        attributes = _attributes(node)
+        x, y = self._tensor(node.input[0]), node.output[0]
+        if attributes.get("transB", 0) != 1 or len(node.input) != 3 or self._planes[x] != (1, 1):
+            raise self._unknown(node, "a linear layer without bias or on more than one position")
+        channels_out, channels_in = self._weights[node.input[1]]
+        product = f"{y}.product"
+        self._planes[product] = self._planes[y] = (1, 1)
+        self._layers.append(
+            Conv(
+                x=x,
+                y=product,
+                weight=node.input[1],
+                channels_in=channels_in,
+                channels_out=channels_out,
+                kernel=(1, 1),
+                stride=1,
+                pad=0,
+                plane_in=(1, 1),
+                plane_out=(1, 1),
+            )
+        )
+        self._layers.append(Bias(x=product, y=y, bias=node.input[2]))
+
+    def _with_halos(self) -> tuple[Layer, ...]:
+        """The layers, each convolution knowing the halo that its input is stored with."""
+        halos = _halos(self._layers)
+        return tuple(
+            dataclasses.replace(layer, halo_in=halos.get(layer.x, 0)) if isinstance(layer, Conv) else layer
+            for layer in self._layers
+        )
+
+    def _only_consumer(self, tensor: str, operator: str) -> int | None:
+        consumers = [at for at, node in enumerate(self._nodes) if tensor in node.input]
+        return consumers[0] if len(consumers) == 1 and self._nodes[consumers[0]].op_type == operator else None
+
+    def _tensor(self, name: str) -> str:
+        return self._alias.get(name, name)
+
+    def _plane(self, tensor: str) -> Plane:
+        dims = self._shapes[tensor]
+        return dims[2], dims[3]
+
+    def _unknown(self, node: onnx.NodeProto, what: str) -> ArtifactError:
+        return ArtifactError(
+            f"the sparse step does not know {what} (node {node.name or node.output[0]}); "
+            f"it knows convolutions, BatchNorm with residual and ReLU, pooling and one linear layer"
+        )
+
+
+def _halos(layers: Iterable[Layer]) -> dict[str, int]:
+    """Per tensor the largest ring of zeros that a consumer reads, or that the gradient of its producer needs."""
+    halos: dict[str, int] = {}
+    for layer in layers:
+        if isinstance(layer, Conv):
+            halos[layer.x] = max(halos.get(layer.x, 0), layer.pad)
+            halos[layer.y] = max(halos.get(layer.y, 0), layer.halo_out)
+        elif isinstance(layer, MaxPool):
+            halos[layer.x] = max(halos.get(layer.x, 0), layer.pad)
+    return halos
+
+
+def _vectors(layers: Iterable[Layer]) -> set[str]:
+    names: set[str] = set()
+    for layer in layers:
+        if isinstance(layer, Norm):
+            names |= {layer.gamma, layer.beta, layer.mean, layer.variance}
+        elif isinstance(layer, Bias):
+            names.add(layer.bias)
+    return names
+
+
+def _dims(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    return tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -1,0 +1,253 @@
+"""The sparse training step as one plain graph of our own ops: forward, loss, backward and update.
+
+The forward graph is read into a short list of layers, which is then written out twice: forwards, and backwards with the
+gradients. Activations stay in the lanes layout of docs/native-ops.md from the input image to the loss. What a step
+changes (values, other parameters, statistics) comes in under its name and goes out as `<name>.new`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from sparsyedge.edge.artifacts import Method
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.native import OP_DOMAIN
+from sparsyedge.export.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
+from sparsyedge.export.rewrite import BETA, OP_DOMAIN_VERSION, WEIGHT_DECAY
+from sparsyedge.export.trace import INPUT_NAME, OPSET
+
+__all__ = ["LEARNING_RATE", "build_plan_graph", "build_sparse_step"]
+
+LABELS = "labels"
+LEARNING_RATE = "learning_rate"
+BATCH = "batch"
+LOSS = "loss"
+IR_VERSION = 10
+"""The newest that onnxruntime-training 1.19.2 reads."""
+
+
+def build_plan_graph(network: Network) -> onnx.ModelProto:
+    """The graph that runs once per round: from the positions of the non-zeros to what the convolutions compute with."""
+    nodes, inputs, outputs = [], [], []
+    for conv in network.convs:
+        name = conv.weight
+        nodes.append(_node("SparsePlan", [f"{name}.index"], [f"{name}.plan", f"{name}.order"], **_geometry(conv)))
+        inputs.append(_value(f"{name}.index", TensorProto.INT32, [f"{name}.nnz"]))
+        outputs.append(_value(f"{name}.plan", TensorProto.INT32, [f"{name}.plan_size"]))
+        outputs.append(_value(f"{name}.order", TensorProto.INT32, [f"{name}.nnz"]))
+    return _model("sparse_plan", nodes, inputs, outputs, [])
+
+
+def build_sparse_step(network: Network, method: Method) -> onnx.ModelProto:
+    """The graph of one SGD step over the non-zero weights alone."""
+    step = _Step(method)
+    step.forward(network)
+    step.backward(network)
+    return step.model(network)
+
+
+@dataclass
+class _Step:
+    """The nodes of the step so far, and the gradient of each tensor as far as it is known."""
+
+    method: Method
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    gradients: dict[str, str] = field(default_factory=dict)
+
+    # ---- forward -----------------------------------------------------------------------------------------------------
+
+    def forward(self, network: Network) -> None:
+        self.nodes.append(helper.make_node("Shape", [LABELS], [BATCH]))
+        first = network.layers[0].x
+        self._emit("ToLanes", [INPUT_NAME], [first], pad_out=network.halo(first))
+        for layer in network.layers:
+            self._forward_layer(layer, network)
+        self._emit("SoftmaxLoss", [network.layers[-1].y, LABELS], [LOSS, _gradient(network.layers[-1].y)])
+        self.gradients[network.layers[-1].y] = _gradient(network.layers[-1].y)
+
+    def _forward_layer(self, layer: Layer, network: Network) -> None:
+        match layer:
+            case Conv():
+                self._forward_conv(layer)
+            case Norm():
+                self._forward_norm(layer, network)
+            case MeanPool():
+                self._emit("MeanPool", [layer.x], [layer.y], pad_in=network.halo(layer.x))
+            case MaxPool():
+                geometry = {"pad_in": network.halo(layer.x), "pad_out": network.halo(layer.y)}
+                self._emit("MaxPool", [layer.x], [layer.y, f"{layer.y}.argmax"], **_window(layer), **geometry)
+            case Bias():
+                self._emit("AddBias", [layer.x, layer.bias, BATCH], [layer.y])
+
+    def _forward_conv(self, conv: Conv) -> None:
+        name = conv.weight
+        self._emit("PowerProp", [f"{name}.values", BETA, WEIGHT_DECAY], [f"{name}.theta"])
+        self._emit("SparseConv", [conv.x, f"{name}.theta", f"{name}.plan"], [conv.y])
+        self._emit(
+            "SaveActivation",
+            [conv.x, f"{name}.plan", BATCH],
+            [f"{name}.saved"],
+            prune=int(self.method.prune_activations),
+        )
+
+    def _forward_norm(self, norm: Norm, network: Network) -> None:
+        outputs = [norm.y, f"{norm.y}.mean", f"{norm.y}.inv_std", f"{norm.mean}.new", f"{norm.variance}.new"]
+        self._emit(
+            "BatchNormAct",
+            [
+                norm.x,
+                norm.gamma,
+                norm.beta,
+                norm.mean,
+                norm.variance,
+                BATCH,
+                *([norm.residual] if norm.residual else []),
+            ],
+            [*outputs, *([f"{norm.y}.positive"] if norm.relu else [])],
+            epsilon=norm.epsilon,
+            momentum=norm.momentum,
+            relu=int(norm.relu),
+            pad_in=network.halo(norm.x),
+            pad_out=network.halo(norm.y),
+        )
+
+    # ---- backward ----------------------------------------------------------------------------------------------------
+
+    def backward(self, network: Network) -> None:
+        for layer in reversed(network.layers):
+            self._backward_layer(layer, network)
+
+    def _backward_layer(self, layer: Layer, network: Network) -> None:
+        dy = self.gradients.pop(layer.y)
+        match layer:
+            case Conv():
+                self._backward_conv(layer, dy)
+            case Norm():
+                self._backward_norm(layer, dy, network)
+            case MeanPool():
+                height, width = network.plane(layer.x)
+                geometry = {"in_h": height, "in_w": width, "pad_out": network.halo(layer.x)}
+                self._emit("MeanPoolGrad", [dy], [self._new_gradient(layer.x)], **geometry)
+            case MaxPool():
+                height, width = network.plane(layer.x)
+                geometry = {"in_h": height, "in_w": width, "pad_in": network.halo(layer.x)}
+                inputs = [dy, f"{layer.y}.argmax"]
+                self._emit("MaxPoolGrad", inputs, [self._new_gradient(layer.x)], **_window(layer), **geometry)
+            case Bias():
+                self._emit("AddBiasGrad", [dy], [f"{layer.bias}.grad"])
+                self._update(layer.bias)
+                self.gradients[layer.x] = dy
+
+    def _backward_conv(self, conv: Conv, dy: str) -> None:
+        name = conv.weight
+        # The weight's gradient first: it frees the saved activation before memory is taken for the input's.
+        self._emit("SparseConvGradWeight", [f"{name}.saved", dy, f"{name}.plan"], [f"{name}.theta_grad"])
+        inputs = [f"{name}.values", f"{name}.theta_grad", BETA, WEIGHT_DECAY, LEARNING_RATE]
+        self._emit("PowerPropStep", inputs, [f"{name}.values.new"])
+        if conv.needs_input_gradient:
+            before = self.gradients.pop(conv.x, None)
+            inputs = [dy, f"{name}.theta", f"{name}.plan", *([before] if before else [])]
+            self._emit("SparseConvGradInput", inputs, [self._new_gradient(conv.x, name)])
+
+    def _backward_norm(self, norm: Norm, dy: str, network: Network) -> None:
+        outputs = [self._new_gradient(norm.x), f"{norm.gamma}.grad", f"{norm.beta}.grad"]
+        if norm.residual:
+            if norm.residual in self.gradients:
+                raise ArtifactError(f"tensor {norm.residual} has more residual uses than the sparse step knows")
+            outputs.append(self._new_gradient(norm.residual, norm.y))
+        inputs = [dy, norm.x, norm.gamma, f"{norm.y}.mean", f"{norm.y}.inv_std", BATCH]
+        self._emit(
+            "BatchNormActGrad",
+            [*inputs, *([f"{norm.y}.positive"] if norm.relu else [])],
+            outputs,
+            pad_in=network.halo(norm.x),
+            pad_out=network.halo(norm.x),
+            pad_residual=network.halo(norm.residual) if norm.residual else 0,
+        )
+        self._update(norm.gamma)
+        self._update(norm.beta)
+
+    def _update(self, parameter: str) -> None:
+        self._emit("DecayStep", [parameter, f"{parameter}.grad", WEIGHT_DECAY, LEARNING_RATE], [f"{parameter}.new"])
+
+    def _new_gradient(self, tensor: str, part: str = "") -> str:
+        """A name for the gradient of a tensor; `part` tells the contributions of several consumers apart."""
+        self.gradients[tensor] = _gradient(tensor) + (f".{part}" if part else "")
+        return self.gradients[tensor]
+
+    def _emit(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: int | float) -> None:
+        self.nodes.append(_node(operator, inputs, outputs, **attributes))
+
+    # ---- the whole ---------------------------------------------------------------------------------------------------
+
+    def model(self, network: Network) -> onnx.ModelProto:
+        inputs = [
+            _value(INPUT_NAME, TensorProto.FLOAT, [BATCH, *network.input_shape]),
+            _value(LABELS, TensorProto.INT64, [BATCH]),
+            _value(LEARNING_RATE, TensorProto.FLOAT, [1]),
+        ]
+        outputs = [_value(LOSS, TensorProto.FLOAT, [1])]
+        for conv in network.convs:
+            name = conv.weight
+            inputs.append(_value(f"{name}.plan", TensorProto.INT32, [f"{name}.plan_size"]))
+            inputs.append(_value(f"{name}.values", TensorProto.FLOAT, [f"{name}.nnz"]))
+            outputs.append(_value(f"{name}.values.new", TensorProto.FLOAT, [f"{name}.nnz"]))
+        for name, size in network.vectors.items():
+            inputs.append(_value(name, TensorProto.FLOAT, [size]))
+            outputs.append(_value(f"{name}.new", TensorProto.FLOAT, [size]))
+        constants = [
+            numpy_helper.from_array(np.array([value], dtype=np.float32), name)
+            for name, value in ((BETA, self.method.beta), (WEIGHT_DECAY, self.method.weight_decay))
+        ]
+        return _model("sparse_step", self.nodes, inputs, outputs, constants)
+
+
+def _gradient(tensor: str) -> str:
+    return f"{tensor}.grad"
+
+
+def _geometry(conv: Conv) -> dict[str, int]:
+    return {
+        "oc": conv.channels_out,
+        "ic": conv.channels_in,
+        "kernel_h": conv.kernel[0],
+        "kernel_w": conv.kernel[1],
+        "stride": conv.stride,
+        "pad": conv.pad,
+        "in_h": conv.plane_in[0],
+        "in_w": conv.plane_in[1],
+        "pad_in": conv.halo_in,
+        "pad_out": conv.halo_out,
+        "grad_input": int(conv.needs_input_gradient),
+    }
+
+
+def _window(pool: MaxPool) -> dict[str, int]:
+    return {"kernel": pool.kernel, "stride": pool.stride, "pad": pool.pad}
+
+
+def _node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: int | float) -> onnx.NodeProto:
+    node = helper.make_node(operator, list(inputs), list(outputs), name=f"{outputs[0]}.{operator}", domain=OP_DOMAIN)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    return node
+
+
+def _value(name: str, kind: int, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, list(shape))
+
+
+def _model(
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    constants: Sequence[onnx.TensorProto],
+) -> onnx.ModelProto:
+    graph = helper.make_graph(list(nodes), name, list(inputs), list(outputs), initializer=list(constants))
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(OP_DOMAIN, OP_DOMAIN_VERSION)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="sparsyedge")
