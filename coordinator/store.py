@@ -96,6 +96,9 @@ class Store:
             raise RunError(f"no run in {run_dir}: it has no {STORE_NAME}; check the path")
         store = cls(path)
         found = store._db.execute("PRAGMA user_version").fetchone()[0]
+        if found == 0:
+            store.close()
+            raise RunError(f"the run in {run_dir} is only being set up, or was cut short in it; try again in a moment")
         if found != SCHEMA_VERSION:
             store.close()
             raise RunError(
