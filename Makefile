@@ -16,7 +16,7 @@ TEST_LIMIT_S  ?= 1200
 CHECK_LIMIT_S ?= 300
 DEMO ?=
 
-.PHONY: help setup demo check test clean
+.PHONY: help setup demo check check-native test clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -29,6 +29,17 @@ check: setup  ## linter, formatter, types, layering
 	timeout $(CHECK_LIMIT_S) $(BIN)/ruff format --check .
 	timeout $(CHECK_LIMIT_S) $(BIN)/mypy
 	timeout $(CHECK_LIMIT_S) $(BIN)/lint-imports --no-cache
+
+# Sanitizers make the kernels' templates slow to compile, not to run; one level of optimisation is the best of both.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g1
+check-native: setup  ## native tests on a build with ASan and UBSan (some minutes)
+	$(BIN)/cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$(SANITIZE)" \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja > /dev/null
+	$(BIN)/cmake --build build/sanitized
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  SPARSYEDGE_OP_LIBRARY=build/sanitized/libsparsyedge_ops.so \
+	  timeout 1800 $(BIN)/python -m pytest -q -p no:cacheprovider tests/native \
+	  --deselect tests/native/test_library.py --ignore tests/native/test_stock_onnxruntime.py
 
 test: setup  ## all tests (a part of them: make test TESTS=tests/edge)
 	timeout $(TEST_LIMIT_S) $(BIN)/python -m pytest -n 2 $(TESTS)
