@@ -15,8 +15,11 @@ TESTS  ?= tests
 TEST_LIMIT_S  ?= 1200
 CHECK_LIMIT_S ?= 300
 DEMO ?=
+FUZZ_INPUTS ?= 1000000
+FUZZ_LIMIT_S ?= 600
+CODEC := $(wildcard edge/native/codec/*.cc)
 
-.PHONY: help setup demo check check-native test clean
+.PHONY: help setup demo check check-native test fuzz clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -43,6 +46,14 @@ check-native: setup  ## native tests on a build with ASan and UBSan (some minute
 
 test: setup  ## all tests (a part of them: make test TESTS=tests/edge)
 	timeout $(TEST_LIMIT_S) $(BIN)/python -m pytest -n 2 $(TESTS)
+
+fuzz: build/fuzz_codec  ## altered input for the native decoder under sanitizers (more: make fuzz FUZZ_INPUTS=2000000)
+	timeout $(FUZZ_LIMIT_S) build/fuzz_codec $(FUZZ_INPUTS)
+
+build/fuzz_codec: tests/native/fuzz_codec.cc $(CODEC) edge/native/codec/codec.h
+	@mkdir -p build
+	g++ -std=c++17 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
+	  -Iedge/native/codec -o $@ tests/native/fuzz_codec.cc $(CODEC)
 
 setup: $(VENV)/.installed $(STOCK)/.installed .typing/.linked mosquitto  ## everything the other targets need
 

@@ -13,6 +13,7 @@ __all__ = ["BENCHMARKS", "main"]
 
 BENCHMARKS = {
     "step": ("sparsyedge.benchmarks.step.command:main", "time and memory of one training step, against peers"),
+    "wire": ("sparsyedge.benchmarks.wire:main", "bytes, ratio, speed and error of the frame's codecs, against peers"),
 }
 """Benchmark to where it lives ("module:function", taking the remaining arguments) and what it measures."""
 

@@ -114,6 +114,12 @@ class GlobalModel:
 
     def _keep(self, state: State, *, round_number: int) -> None:
         self.id = model_id(state)
-        frame = encode_frame(state, run=self._config.name, round_number=round_number, base=self.id)
+        frame = encode_frame(
+            state,
+            run=self._config.name,
+            round_number=round_number,
+            base_id=self.id,
+            prunable=self._manifest.prunable,
+        ).frame
         self.blob = blob_of(frame)
         self._models.save_model(self.id, frame)

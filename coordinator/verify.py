@@ -23,7 +23,7 @@ def nonzero_budget(manifest: Manifest) -> int:
 
 
 def max_update_bytes(manifest: Manifest) -> int:
-    """No frame of this model is larger: every value and every mask bit, uncompressed."""
+    """No frame of this model is larger: every value and a bit per entry for masks, uncompressed."""
     entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
     return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
@@ -46,9 +46,9 @@ def verify_update(frame: bytes, manifest: Manifest, *, run: str, round_number: i
 
 
 def _check_header(header: FrameHeader, *, run: str, round_number: int, base: str) -> None:
-    found = (header.run, header.round, header.base)
+    found = (header.run, header.round, header.base_id)
     if found != (run, round_number, base):
         raise FrameError(
-            f"frame is for run {header.run[:64]!r}, round {header.round}, base {header.base[:12]!r}; "
+            f"frame is for run {header.run[:64]!r}, round {header.round}, base {header.base_id[:12]!r}; "
             f"wanted is run {run!r}, round {round_number}, base {base[:12]!r}"
         )

@@ -258,7 +258,13 @@ class Agent:
         if bad is not None:
             raise TrainingError(f"training left NaN or infinity in {bad}; lower the learning rate of the run")
         with recorder.phase("encode"):
-            frame = encode_frame(state, run=task.run, round_number=task.round, base=task.model_id)
+            frame = encode_frame(
+                state,
+                run=task.run,
+                round_number=task.round,
+                base_id=task.model_id,
+                prunable=manifest.prunable,
+            ).frame
             update = blob_of(frame, chunk_bytes=task.model.chunk_bytes)
         offer = Offer(
             run=task.run,

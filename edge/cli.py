@@ -21,8 +21,9 @@ COMMANDS = {
     "demo": ("sparsyedge.benchmarks.demo:main", "a whole federated run on this machine, in one command"),
     "export": ("sparsyedge.export.cli:main", "make the artifacts that devices train: graphs, checkpoint, manifest"),
     "coordinator": ("sparsyedge.coordinator.cli:main", "lead a fleet through the rounds of a run"),
-    "bench": ("sparsyedge.benchmarks.bench:main", "measure this machine: training steps against peers"),
+    "bench": ("sparsyedge.benchmarks.bench:main", "measure this machine: training steps and the wire, against peers"),
     "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
+    "frame": ("sparsyedge.edge.frame_cli:main", "look into a frame: a model or an update as it travels"),
 }
 """Subcommand to where it lives ("module:function", taking the remaining arguments) and what it does."""
 

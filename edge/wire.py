@@ -1,204 +1,264 @@
-"""Frames: a model's state as bytes, without its zeros. No I/O.
+"""Frames: a model's state as bytes, without its zeros and without what the receiver has already. No I/O.
 
-A frame is, in this order (integers little-endian):
+    encoded = encode_frame(state, run=..., round_number=..., base_id=..., base=..., codec="bf16", prunable=...)
+    frame = decode_frame(encoded.frame, shapes, base=...)       # frame.state is bit for bit encoded.decoded
 
-    magic     4 bytes   b"SEF1"
-    length    u32       of the header
-    header    msgpack   FrameHeader: who, which round, and one entry per tensor
-    masks     zstd      one bitmap per tensor that has zeros, bit i = entry i is not +0.0, each padded to a whole byte
-    values    zstd      the float32 values that are not zero, tensor after tensor, as four byte planes
-    digest    32 bytes  SHA-256 of everything before it
-
-The mask travels explicitly, so a value that happens to be zero keeps its place. Byte planes put the exponents side by
-side, where zstd finds what they share. Everything that a header claims is checked against the receiver's own table of
-shapes before memory is taken for it.
+A weight (a tensor that is pruned) travels as a mask and the values that it keeps; every other tensor as all its values.
+The mask is explicit: a value that is rounded to zero keeps its place. With a base, the model that both sides hold,
+masks are what was dropped of the base's non-zeros, and values are differences. Everything that a header claims is
+checked against the receiver's own table of shapes before memory is taken for it; beyond the decoded state itself,
+memory grows with the entries that are kept. docs/protocol.md has the format byte by byte.
 """
 
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Iterable, Mapping
-from typing import Annotated
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import msgspec
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from sparsyedge.edge import codec as native
+from sparsyedge.edge.codec import Bits, Positions
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.frame import (
+    BASE_CHECK_BYTES,
+    Codec,
+    FrameHeader,
+    Other,
+    Weight,
+    check_tensors,
+    decompress,
+    read_header,
+    seal,
+    sections,
+)
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.weights import (
+    WORDS,
+    CodedWeight,
+    bits_of,
+    decode_mask,
+    decode_values,
+    dense,
+    encode_weight,
+)
 
-__all__ = ["MAGIC", "Frame", "FrameHeader", "TensorEntry", "decode_frame", "encode_frame", "read_header"]
+__all__ = ["DEFAULT_CODEC", "Codec", "Encoded", "Frame", "FrameHeader", "decode_frame", "encode_frame", "read_header"]
 
-MAGIC = b"SEF1"
-DIGEST_BYTES = 32
-PREFIX = struct.Struct("<4sI")
-MAX_HEADER_BYTES = 1 << 20
-ZSTD_LEVEL = 3
-MAX_WINDOW_BYTES = 1 << 23
-"""What any zstd decoder must offer; a section that asks for more memory is refused."""
+LOSSLESS: Codec = "lossless"
+DEFAULT_CODEC = LOSSLESS
 
-Size = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor of a frame."""
-
-    name: str
-    shape: tuple[Size, ...]
-    kept: Size
-    """How many entries travel; equal to the tensor's size where it has no mask."""
+# Trained values repeat nothing worth pointing back to: matches that zstd finds in them are chance, and cost more than
+# they save. A table of 64 places finds few of those and still the long runs of zeros; the entropy code does the rest.
+ZSTD = zstandard.ZstdCompressionParameters.from_level(1, hash_log=6)
 
 
-class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a frame says about itself."""
+@dataclass(frozen=True)
+class Encoded:
+    """A frame, and what its receiver will hold."""
 
-    run: str
-    round: Size
-    base: str
-    """The model id that training started from; for a global model, its own id."""
-    tensors: tuple[TensorEntry, ...]
-    mask_bytes: Size
-    value_bytes: Size
+    frame: bytes
+    decoded: State
+    """Bit for bit what decode_frame gives; the very tensors that were encoded, where nothing is lost."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Frame:
     """A decoded frame."""
 
     header: FrameHeader
     state: State
 
 
-def encode_frame(state: Mapping[str, FloatArray], *, run: str, round_number: int, base: str) -> bytes:
-    """The state as one frame; the same state always gives the same bytes."""
-    entries, masks, values = [], [], []
-    for name in sorted(state):
-        flat = np.ascontiguousarray(state[name], dtype="<f4").reshape(-1)
-        # By bits, not by value: a negative zero is kept, so the receiver's state has the hash of the sender's.
-        mask = flat.view("<u4") != 0
-        kept = int(np.count_nonzero(mask))
-        entries.append(TensorEntry(name, state[name].shape, kept))
-        if kept < flat.size:
-            masks.append(np.packbits(mask, bitorder="little").tobytes())
-            flat = flat[mask]
-        values.append(flat)
-    mask_section = _compress(b"".join(masks))
-    value_section = _compress(_byte_planes(values))
+def encode_frame(
+    state: Mapping[str, FloatArray],
+    *,
+    run: str,
+    round_number: int,
+    base_id: str,
+    base: Mapping[str, FloatArray] | None = None,
+    codec: Codec = DEFAULT_CODEC,
+    prunable: Collection[str],
+) -> Encoded:
+    """The state as one frame; the same arguments always give the same bytes.
+
+    A tensor that the base lacks travels on its own. Raises FrameError where the codec cannot carry the values.
+    """
+    held = base or {}
+    decoded = {name: np.asarray(tensor, dtype=np.float32) for name, tensor in state.items()}
+    weights = [
+        encode_weight(name, decoded[name], _of_shape(held, name, decoded[name].shape), codec)
+        for name in sorted(set(prunable) & set(decoded))
+    ]
+    others = [
+        _encode_other(name, decoded[name], _of_shape(held, name, decoded[name].shape))
+        for name in sorted(set(decoded) - set(prunable), key=_kind_and_name)
+    ]
+    masks = b"".join(weight.codes.tobytes() for weight in weights)
+    weight_section = _compress([weight.words for weight in weights])
+    other_section = _compress([np.concatenate(words) for words in _by_kind(others)])
     header = FrameHeader(
         run=run,
         round=round_number,
-        base=base,
-        tensors=tuple(entries),
-        mask_bytes=len(mask_section),
-        value_bytes=len(value_section),
+        base_id=base_id,
+        base_check=_base_check(
+            [(weight.positions, weight.base) for weight in weights] + [(None, other.base) for other in others]
+        ),
+        codec=codec,
+        weights=tuple(weight.entry for weight in weights),
+        others=tuple(other.entry for other in others),
+        mask_bytes=len(masks),
+        weight_bytes=len(weight_section),
+        other_bytes=len(other_section),
     )
-    packed = msgspec.msgpack.encode(header)
-    body = PREFIX.pack(MAGIC, len(packed)) + packed + mask_section + value_section
-    return body + hashlib.sha256(body).digest()
+    if codec != LOSSLESS:
+        decoded |= {weight.entry.name: _decoded(weight, codec) for weight in weights}
+    return Encoded(seal(header, masks, weight_section, other_section), decoded)
 
 
-def read_header(frame: bytes) -> FrameHeader:
-    """The header of a frame whose digest is right; nothing is decompressed."""
-    if len(frame) < PREFIX.size + DIGEST_BYTES:
-        raise FrameError(f"frame of {len(frame)} bytes is shorter than any frame can be; it was cut")
-    body, digest = frame[:-DIGEST_BYTES], frame[-DIGEST_BYTES:]
-    magic, header_bytes = PREFIX.unpack_from(body)
-    if magic != MAGIC:
-        raise FrameError(f"frame starts with {magic!r}, not {MAGIC!r}: not a frame, or of another version")
-    if hashlib.sha256(body).digest() != digest:
-        raise FrameError("frame does not match its own digest; it was cut or altered on the way")
-    if header_bytes > min(MAX_HEADER_BYTES, len(body) - PREFIX.size):
-        raise FrameError(f"frame claims a header of {header_bytes} bytes, at most {MAX_HEADER_BYTES} are allowed")
-    try:
-        header = msgspec.msgpack.decode(body[PREFIX.size : PREFIX.size + header_bytes], type=FrameHeader)
-    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"frame header cannot be read: {error}") from error
-    claimed = PREFIX.size + header_bytes + header.mask_bytes + header.value_bytes
-    if claimed != len(body):
-        raise FrameError(f"frame sections add up to {claimed} bytes, the frame has {len(body)}")
-    return header
+def decode_frame(
+    frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
+) -> Frame:
+    """The state in a frame, which must hold exactly the tensors of `shapes`; raises FrameError for anything else.
 
-
-def decode_frame(frame: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Frame:
-    """The state in a frame, which must hold exactly the tensors of `shapes`; raises FrameError for anything else."""
+    A frame that is a difference needs the model `header.base_id` as its base; a base that is not needed is ignored.
+    """
     header = read_header(frame)
-    _check_tensors(header.tensors, shapes)
-    end = len(frame) - DIGEST_BYTES
-    value_section = frame[end - header.value_bytes : end]
-    mask_section = frame[end - header.value_bytes - header.mask_bytes : end - header.value_bytes]
-    sizes = [int(np.prod(entry.shape, dtype=np.int64)) for entry in header.tensors]
-    masked = [entry.kept < size for entry, size in zip(header.tensors, sizes, strict=True)]
-    mask_total = sum(-(-size // 8) for size, has_mask in zip(sizes, masked, strict=True) if has_mask)
-    value_total = sum(entry.kept for entry in header.tensors)
-    masks = np.frombuffer(_decompress(mask_section, mask_total), dtype=np.uint8)
-    values = _from_byte_planes(_decompress(value_section, 4 * value_total))
-    return Frame(header, _scatter(header.tensors, sizes, masks, values))
-
-
-def _check_tensors(entries: Iterable[TensorEntry], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """A frame must name each expected tensor once, with its shape, and keep no more entries than it has."""
-    seen: set[str] = set()
-    for entry in entries:
-        expected = shapes.get(entry.name)
-        if expected is None or entry.name in seen:
-            raise FrameError(f"frame holds tensor {entry.name!r}, which the model does not have or which came twice")
-        if entry.shape != expected:
-            raise FrameError(f"frame holds {entry.name} with shape {entry.shape}, the model has {expected}")
-        size = int(np.prod(expected, dtype=np.int64))
-        if entry.kept > size:
-            raise FrameError(f"frame keeps {entry.kept} entries of {entry.name}, which has {size}")
-        seen.add(entry.name)
-    absent = sorted(set(shapes) - seen)
-    if absent:
-        raise FrameError(f"frame lacks tensor {absent[0]} and {len(absent) - 1} more of the model's {len(shapes)}")
-
-
-def _scatter(
-    entries: Iterable[TensorEntry], sizes: Iterable[int], masks: NDArray[np.uint8], values: FloatArray
-) -> State:
-    """Put the kept values at the places that their masks name."""
+    check_tensors(header, shapes)
+    masks, weight_section, other_section = sections(frame, header)
+    held = _base_bits(header, base)
+    kept = [*_decode_masks(header.weights, masks, held), *((None, held.get(other.name)) for other in header.others)]
+    if _base_check(kept) != header.base_check:
+        raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base at hand is another model")
+    words = itertools.chain(
+        _words(weight_section, [weight.kept for weight in header.weights], WORDS[header.codec]),
+        _words(other_section, [other.size for other in header.others], WORDS[LOSSLESS]),
+    )
     state: State = {}
-    mask_at = value_at = 0
-    for entry, size in zip(entries, sizes, strict=True):
-        kept = values[value_at : value_at + entry.kept]
-        value_at += entry.kept
-        if entry.kept == size:
-            state[entry.name] = kept.reshape(entry.shape).copy()
+    for tensor, (positions, near), coded in zip(header.tensors, kept, words, strict=True):
+        codec, scale = (header.codec, tensor.scale) if isinstance(tensor, Weight) else (LOSSLESS, 0.0)
+        values = decode_values(coded, near, codec=codec, scale=scale)
+        state[tensor.name] = dense(values, positions, tensor.shape)
+    return Frame(header, state)
+
+
+# ---- the base --------------------------------------------------------------------------------------------------------
+
+
+def _of_shape(base: Mapping[str, FloatArray], name: str, shape: tuple[int, ...]) -> FloatArray | None:
+    tensor = base.get(name)
+    if tensor is not None and tensor.shape != shape:
+        raise FrameError(f"the base has {name} with shape {tensor.shape}, the model has {shape}")
+    return tensor
+
+
+def _base_bits(header: FrameHeader, base: Mapping[str, FloatArray] | None) -> dict[str, Bits]:
+    """The base's tensors that a frame builds upon."""
+    needed = [tensor for tensor in header.tensors if tensor.difference]
+    if needed and base is None:
+        raise FrameError(
+            f"frame is a difference to model {header.base_id[:12]!r}, which is not at hand; ask for a full frame"
+        )
+    held: dict[str, Bits] = {}
+    for tensor in needed:
+        found = _of_shape(base or {}, tensor.name, tensor.shape)
+        if found is None:
+            raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base lacks {tensor.name}")
+        held[tensor.name] = bits_of(found)
+    return held
+
+
+def _base_check(used: Iterable[tuple[Positions | None, Bits | None]]) -> bytes:
+    """A short hash of the base's entries that a frame builds upon and of where they are; empty where it uses none.
+
+    Another base gives other entries, so it is found out before a wrong model is made of it.
+    """
+    digest = None
+    for positions, bits in used:
+        if bits is None:
             continue
-        width = -(-size // 8)
-        mask = np.unpackbits(masks[mask_at : mask_at + width], count=size, bitorder="little").view(np.bool_)
-        mask_at += width
-        found = int(np.count_nonzero(mask))
-        if found != entry.kept:
-            raise FrameError(f"mask of {entry.name} keeps {found} entries, its header says {entry.kept}")
-        tensor = np.zeros(size, dtype=np.float32)
-        tensor[mask] = kept
-        state[entry.name] = tensor.reshape(entry.shape)
-    return state
+        digest = digest or hashlib.sha256()
+        if positions is not None:
+            digest.update(positions.data)
+        digest.update(bits.data)
+    return digest.digest()[:BASE_CHECK_BYTES] if digest else b""
 
 
-def _byte_planes(values: list[NDArray[np.float32]]) -> bytes:
-    flat = np.concatenate(values) if values else np.zeros(0, dtype="<f4")
-    return flat.view(np.uint8).reshape(-1, 4).T.tobytes()
+# ---- tensors ---------------------------------------------------------------------------------------------------------
 
 
-def _from_byte_planes(planes: bytes) -> FloatArray:
-    columns = np.frombuffer(planes, dtype=np.uint8).reshape(4, -1)
-    return np.ascontiguousarray(columns.T).view("<f4").reshape(-1)
+@dataclass(frozen=True)
+class _CodedOther:
+    entry: Other
+    words: Bits
+    base: Bits | None
 
 
-def _compress(section: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(section)
+def _encode_other(name: str, tensor: FloatArray, base: FloatArray | None) -> _CodedOther:
+    bits = bits_of(tensor)
+    if base is None:
+        return _CodedOther(Other(name, tuple(tensor.shape), difference=False), bits, None)
+    base_bits = bits_of(base)
+    words = native.difference(bits, base_bits)
+    return _CodedOther(Other(name, tuple(tensor.shape), difference=True), words, base_bits)
 
 
-def _decompress(section: bytes, expected: int) -> bytes:
-    """Exactly `expected` bytes, or FrameError; a section that claims more is refused before memory is taken for it."""
-    try:
-        if zstandard.frame_content_size(section) != expected:
-            raise FrameError(f"section does not declare the {expected} bytes that the header implies")
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-        return decompressor.decompress(section, max_output_size=expected, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise FrameError(f"section cannot be decompressed: {error}") from error
+def _kind_and_name(name: str) -> tuple[str, str]:
+    """Biases beside biases and variances beside variances: like values compress better together."""
+    return name.rpartition(".")[2], name
+
+
+def _by_kind(others: Sequence[_CodedOther]) -> Iterator[list[Bits]]:
+    for _, alike in itertools.groupby(others, key=lambda other: _kind_and_name(other.entry.name)[0]):
+        yield [other.words for other in alike]
+
+
+def _decoded(weight: CodedWeight, codec: Codec) -> FloatArray:
+    values = decode_values(weight.words, weight.base, codec=codec, scale=weight.entry.scale)
+    return dense(values, weight.positions, weight.entry.shape)
+
+
+def _decode_masks(
+    weights: Sequence[Weight], section: bytes, held: Mapping[str, Bits]
+) -> Iterator[tuple[Positions | None, Bits | None]]:
+    """What each weight keeps, and the base's entries there."""
+    codes = np.frombuffer(section, dtype=np.uint8)
+    for weight in weights:
+        try:
+            positions, near, used = decode_mask(weight, codes, held.get(weight.name))
+        except FrameError as error:
+            raise FrameError(f"mask of {weight.name}: {error}") from error
+        codes = codes[used:]
+        yield positions, near
+    if codes.size:
+        raise FrameError(f"{codes.size} bytes are left behind the last mask")
+
+
+# ---- value sections --------------------------------------------------------------------------------------------------
+
+
+def _compress(groups: Sequence[NDArray[Any]]) -> bytes:
+    """The words of all groups as byte planes, in zstd; each plane of a group is a block with its own entropy code."""
+    planes = [native.split_planes(words) for words in groups if words.size]
+    if not planes:
+        return b""
+    stream = zstandard.ZstdCompressor(compression_params=ZSTD).compressobj(size=sum(plane.size for plane in planes))
+    parts = []
+    for byte in range(len(planes[0])):
+        for plane in planes:
+            parts += [stream.compress(plane[byte]), stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
+    return b"".join((*parts, stream.flush()))
+
+
+def _words(section: bytes, counts: Sequence[int], word: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    """The words of a value section, tensor after tensor."""
+    words = native.join_planes(decompress(section, word.itemsize * sum(counts)), word)
+    start = 0
+    for count in counts:
+        yield words[start : start + count]
+        start += count

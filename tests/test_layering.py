@@ -19,7 +19,7 @@ import importlib, pkgutil, sys
 sys.modules["torch"] = None
 import sparsyedge.edge
 for module in pkgutil.walk_packages(sparsyedge.edge.__path__, "sparsyedge.edge."):
-    if not module.name.endswith(("__main__", "libsparsyedge_ops")):
+    if not module.name.endswith(("__main__", "libsparsyedge_ops", "libsparsyedge_codec")):
         importlib.import_module(module.name)
 from sparsyedge.edge.onnx_runtime import training_api
 assert training_api is not None

@@ -138,7 +138,9 @@ class FakeDevice:
 
     def frame_of(self, task: RoundTask, state: State | None = None) -> bytes:
         state = answer(self.name, task.round, self.initial) if state is None else state
-        return encode_frame(state, run=task.run, round_number=task.round, base=task.model_id)
+        return encode_frame(
+            state, run=task.run, round_number=task.round, base_id=task.model_id, prunable=["fc.weight"]
+        ).frame
 
     def ask(self, offer: Offer) -> Reply:
         """Offer and wait for the next reply, asking again as devices do."""

@@ -271,6 +271,11 @@ def make_agent(coordinator: Coordinator, tmp_path: Path) -> Callable[..., Agent]
     return make
 
 
+def frame_of(state: State, *, base_id: str, round_number: int = 2) -> bytes:
+    prunable = [name for name, shape in SHAPES.items() if len(shape) > 1]
+    return encode_frame(state, run="demo", round_number=round_number, base_id=base_id, prunable=prunable).frame
+
+
 def received_state(coordinator: Coordinator) -> State:
     assert coordinator.assembly is not None
     return decode_frame(coordinator.assembly.content(), SHAPES).state
@@ -396,7 +401,7 @@ def test_round_goes_from_download_to_final_report(coordinator: Coordinator, make
 
 def test_later_round_fetches_the_model_only(coordinator: Coordinator, make_agent: Callable[..., Agent]) -> None:
     model = {name: np.full(shape, 2.0, dtype=np.float32) for name, shape in SHAPES.items()}
-    frame = encode_frame(model, run="demo", round_number=2, base=model_id(model))
+    frame = frame_of(model, base_id=model_id(model))
     second = round_task(round=2, model_id=model_id(model), model=coordinator.offer_blob(frame))
 
     def go_on() -> None:
@@ -420,7 +425,7 @@ def test_restarted_device_has_artifacts_and_model_on_disk(
     coordinator: Coordinator, make_agent: Callable[..., Agent]
 ) -> None:
     model = {name: np.full(shape, 2.0, dtype=np.float32) for name, shape in SHAPES.items()}
-    frame = encode_frame(model, run="demo", round_number=2, base=model_id(model))
+    frame = frame_of(model, base_id=model_id(model))
     task = round_task(round=2, model_id=model_id(model), model=coordinator.offer_blob(frame))
     coordinator.announce(task)
     make_agent().run()
@@ -559,7 +564,7 @@ def test_task_published_again_after_the_answer_is_not_done_twice(
 def test_model_that_is_not_the_announced_one_is_refused_and_tried_again(
     coordinator: Coordinator, make_agent: Callable[..., Agent], caplog: pytest.LogCaptureFixture
 ) -> None:
-    wrong = encode_frame(INITIAL, run="demo", round_number=2, base="0" * 64)
+    wrong = frame_of(INITIAL, base_id="0" * 64)
     task = round_task(round=2, model_id="ab" * 32, model=coordinator.offer_blob(wrong))
     subscribe = coordinator.subscribe
 
@@ -704,7 +709,7 @@ def test_full_disk_costs_the_round_and_not_the_device(
 
 def test_newest_two_models_are_kept_and_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = Cache(tmp_path)
-    frames = [encode_frame(INITIAL, run="demo", round_number=number, base="00") for number in range(3)]
+    frames = [frame_of(INITIAL, base_id="00", round_number=number) for number in range(3)]
     for number, frame in enumerate(frames):
         cache.keep_model(f"model{number}", frame)
     assert [cache.model(f"model{number}") for number in range(3)] == [None, frames[1], frames[2]]

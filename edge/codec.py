@@ -1,0 +1,292 @@
+"""The wire codec, in numpy: masks as positions in few bytes, values as differences in few bytes, and back.
+
+Every function hands its arrays to `libsparsyedge_codec.so` without a copy and without the interpreter's lock. Floats
+are arrays of their bit patterns (`uint32`), so that -0.0 and NaN payloads survive. What came over the wire and cannot
+be right raises FrameError; edge/native/codec/codec.h says what each function does to the bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.errors import ArtifactError, FrameError
+from sparsyedge.edge.native import codec_path
+
+__all__ = [
+    "Bits",
+    "Bytes",
+    "Halves",
+    "Positions",
+    "Sparse",
+    "apply_steps",
+    "bf16",
+    "complement",
+    "count_nonzero",
+    "difference",
+    "dropped_ranks",
+    "from_bf16",
+    "gather",
+    "join_planes",
+    "keep",
+    "nonzero",
+    "restore",
+    "rice_decode",
+    "rice_encode",
+    "scatter",
+    "split_planes",
+    "steps_of",
+]
+
+Bits = NDArray[np.uint32]
+Halves = NDArray[np.uint16]
+Positions = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+
+VERSION = 1
+"""Of the library's functions; se_codec_version() must say the same."""
+
+TRUNCATED = -1
+NO_ROOM = -5
+NOT_NESTED = -6
+_FAULTS = {
+    TRUNCATED: "the mask's codes end too early",
+    -2: "a mask names an entry outside its tensor",
+    -3: "a parameter is out of range",
+    -4: "the mask's last byte has bits behind the last code",
+    NO_ROOM: "a mask keeps more entries than its header says",
+    -7: "a value or a scale is NaN or infinite",
+}
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+ANY_BIT = 0xFFFFFFFF
+MAGNITUDE = 0x7FFFFFFF
+"""All bits but the sign."""
+
+
+def count_nonzero(bits: Bits, significant: int = ANY_BIT) -> int:
+    """How many entries have a significant bit: with any, all but +0.0; with MAGNITUDE, all but zeros of both signs."""
+    return _call("se_count_nonzero", bits, bits.size, significant)
+
+
+class Sparse(NamedTuple):
+    """The entries of a tensor that are not zero: where they are, in increasing order, and what they are."""
+
+    positions: Positions
+    values: Bits
+
+
+def nonzero(bits: Bits, room: int, significant: int = ANY_BIT) -> Sparse | None:
+    """A tensor's non-zeros; None where there are more than `room`, the number that memory is taken for."""
+    positions, values = np.empty(room, dtype=np.uint32), np.empty(room, dtype=np.uint32)
+    count = _call("se_nonzero", bits, bits.size, significant, positions, values, room, allowed=NO_ROOM)
+    return None if count == NO_ROOM else Sparse(positions[:count], values[:count])
+
+
+def complement(positions: Positions, size: int) -> Positions:
+    """The positions below `size` that are not given."""
+    others = np.empty(size - positions.size, dtype=np.uint32)
+    _call("se_complement", positions, positions.size, size, others, others.size)
+    return others
+
+
+def rice_encode(positions: Positions) -> tuple[int, Bytes]:
+    """Increasing positions as Golomb-Rice codes of their gaps: the parameter that is best for them, and the bytes."""
+    parameter = ctypes.c_uint32()
+    codes = np.empty(_call("se_rice_plan", positions, positions.size, ctypes.byref(parameter)), dtype=np.uint8)
+    _call("se_rice_encode", positions, positions.size, parameter, codes, codes.size)
+    return parameter.value, codes
+
+
+def rice_decode(codes: Bytes, *, parameter: int, size: int, count: int) -> tuple[Positions, int]:
+    """`count` positions below `size` from the start of `codes`, and how many bytes they took."""
+    # A code has at least one bit, so memory for positions never exceeds 32 times what came over the wire.
+    if count > 8 * codes.size:
+        raise FrameError(_FAULTS[TRUNCATED])
+    positions = np.empty(count, dtype=np.uint32)
+    used = _call("se_rice_decode", codes, codes.size, parameter, size, positions, count)
+    return positions, used
+
+
+def dropped_ranks(base: Sparse, kept: Positions) -> tuple[Positions, Bits] | None:
+    """Which of the base's entries are not kept, as ranks by magnitude, and the base's values at those that are.
+
+    None where an entry is kept that the base does not have.
+    """
+    if kept.size > base.positions.size:
+        return None
+    ranks = np.empty(base.positions.size - kept.size, dtype=np.uint32)
+    values = np.empty(kept.size, dtype=np.uint32)
+    flags = np.empty(base.positions.size, dtype=np.uint8)
+    order = _magnitude_order(base.values)
+    arguments = (*base, base.values.size, order, kept, kept.size, flags, values, ranks, ranks.size)
+    return None if _call("se_dropped_ranks", *arguments, allowed=NOT_NESTED) == NOT_NESTED else (ranks, values)
+
+
+def keep(base: Sparse, ranks: Positions) -> Sparse:
+    """The base's entries without those of the given ranks: the inverse of dropped_ranks."""
+    count = base.values.size - ranks.size
+    positions, values = np.empty(count, dtype=np.uint32), np.empty(count, dtype=np.uint32)
+    flags = np.empty(base.values.size, dtype=np.uint8)
+    order = _magnitude_order(base.values)
+    _call("se_keep", *base, base.values.size, order, ranks, ranks.size, flags, values, positions, count)
+    return Sparse(positions, values)
+
+
+def _magnitude_order(bits: Bits) -> Positions:
+    order = np.empty(bits.size, dtype=np.uint32)
+    _call("se_magnitude_order", bits, bits.size, order)
+    return order
+
+
+def gather(bits: Bits, positions: Positions) -> Bits:
+    """The entries at some positions."""
+    values = np.empty(positions.size, dtype=np.uint32)
+    _call("se_gather", bits, bits.size, positions, positions.size, values)
+    return values
+
+
+def scatter(values: Bits, positions: Positions, size: int) -> Bits:
+    """A tensor of `size` entries that is +0.0 but at the given positions; untouched pages of it cost no memory."""
+    assert values.size == positions.size
+    bits = np.zeros(size, dtype=np.uint32)
+    _call("se_scatter", values, positions, positions.size, bits, size)
+    return bits
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def split_planes(words: NDArray[Any]) -> Bytes:
+    """All lowest bytes of the words, then all second bytes, and so on: one row per byte of a word."""
+    width = words.dtype.itemsize
+    planes = np.empty((width, words.size), dtype=np.uint8)
+    _call("se_split_planes", words, words.size, width, planes)
+    return planes
+
+
+def join_planes(planes: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The words whose planes these are."""
+    words = np.empty(len(planes) // dtype.itemsize, dtype=dtype)
+    _call("se_join_planes", np.frombuffer(planes, dtype=np.uint8), words.size, dtype.itemsize, words)
+    return words
+
+
+def difference(words: NDArray[Any], base: NDArray[Any]) -> NDArray[Any]:
+    """Differences of 16- or 32-bit patterns to a base, sign in the lowest bit: small numbers where values are near."""
+    assert (words.size, words.dtype) == (base.size, base.dtype)
+    out = np.empty_like(words)
+    _call(f"se_difference{8 * words.dtype.itemsize}", words, base, words.size, out)
+    return out
+
+
+def restore(differences: NDArray[Any], base: NDArray[Any]) -> NDArray[Any]:
+    """The patterns whose differences to the base these are."""
+    assert (differences.size, differences.dtype) == (base.size, base.dtype)
+    out = np.empty_like(differences)
+    _call(f"se_restore{8 * differences.dtype.itemsize}", differences, base, differences.size, out)
+    return out
+
+
+def bf16(bits: Bits) -> Halves:
+    """Floats rounded to their upper 16 bits, ties to even."""
+    halves = np.empty(bits.size, dtype=np.uint16)
+    _call("se_bf16_round", bits, bits.size, halves)
+    return halves
+
+
+def from_bf16(halves: Halves) -> Bits:
+    """The floats with these upper 16 bits."""
+    bits = np.empty(halves.size, dtype=np.uint32)
+    _call("se_bf16_widen", halves, halves.size, bits)
+    return bits
+
+
+def steps_of(bits: Bits, base: Bits) -> tuple[NDArray[np.int8], float]:
+    """Differences to the base as steps from -127 to 127 and the float32 that is one step; FrameError if not finite.
+
+    A step is positive where the value lies further from zero than the base, or would if it went on that way.
+    """
+    assert bits.size == base.size
+    steps = np.empty(bits.size, dtype=np.int8)
+    scale = ctypes.c_float()
+    _call("se_int8_encode", bits, base, bits.size, steps, ctypes.byref(scale))
+    return steps, scale.value
+
+
+def apply_steps(steps: NDArray[np.int8], base: Bits, scale: float) -> Bits:
+    """The base moved by the steps; the same bits on every machine."""
+    assert steps.size == base.size
+    out = np.empty(base.size, dtype=np.uint32)
+    _call("se_int8_decode", steps, base, base.size, scale, out)
+    return out
+
+
+# ---- the library -----------------------------------------------------------------------------------------------------
+
+_ARRAY, _SIZE, _COUNT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
+_WORD, _FLOAT = ctypes.c_uint32, ctypes.c_float
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "se_count_nonzero": (_ARRAY, _SIZE, _WORD),
+    "se_nonzero": (_ARRAY, _SIZE, _WORD, _ARRAY, _ARRAY, _SIZE),
+    "se_complement": (_ARRAY, _SIZE, _SIZE, _ARRAY, _SIZE),
+    "se_rice_plan": (_ARRAY, _SIZE, ctypes.POINTER(_WORD)),
+    "se_rice_encode": (_ARRAY, _SIZE, _WORD, _ARRAY, _SIZE),
+    "se_rice_decode": (_ARRAY, _SIZE, _WORD, _SIZE, _ARRAY, _SIZE),
+    "se_magnitude_order": (_ARRAY, _SIZE, _ARRAY),
+    "se_dropped_ranks": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE),
+    "se_keep": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE),
+    "se_gather": (_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY),
+    "se_scatter": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _SIZE),
+    "se_split_planes": (_ARRAY, _SIZE, _SIZE, _ARRAY),
+    "se_join_planes": (_ARRAY, _SIZE, _SIZE, _ARRAY),
+    "se_difference32": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
+    "se_restore32": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
+    "se_difference16": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
+    "se_restore16": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
+    "se_bf16_round": (_ARRAY, _SIZE, _ARRAY),
+    "se_bf16_widen": (_ARRAY, _SIZE, _ARRAY),
+    "se_int8_encode": (_ARRAY, _ARRAY, _SIZE, _ARRAY, ctypes.POINTER(_FLOAT)),
+    "se_int8_decode": (_ARRAY, _ARRAY, _SIZE, _FLOAT, _ARRAY),
+}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    path = codec_path()
+    library = ctypes.CDLL(str(path))
+    library.se_codec_version.restype = _COUNT
+    found = library.se_codec_version()
+    if found != VERSION:
+        raise ArtifactError(
+            f"{path} is version {found} of the wire codec, this sparsyedge needs {VERSION}; run `make setup` again"
+        )
+    for name, argtypes in _ARGUMENTS.items():
+        function = library[name]
+        function.argtypes = argtypes
+        function.restype = _COUNT
+        setattr(library, name, function)
+    return library
+
+
+def _call(name: str, *arguments: Any, allowed: int = 0) -> int:
+    """Call a function of the library on arrays and numbers; a negative result but `allowed` raises FrameError."""
+    result: int = getattr(_library(), name)(*map(_native, arguments))
+    if result < 0 and result != allowed:
+        raise FrameError(_FAULTS[result])
+    return result
+
+
+def _native(argument: Any) -> Any:
+    """An array as the address of its own memory, anything else as it is."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    assert argument.flags.c_contiguous
+    return argument.ctypes.data

@@ -1,0 +1,325 @@
+// Which entries of a tensor are kept: scanning, Golomb-Rice coding of gaps, and subsets of a base's non-zeros.
+#include <cstring>
+
+#include "codec.h"
+
+namespace {
+
+constexpr uint32_t kMaxParameter = 31;
+
+// ---- scanning -------------------------------------------------------------------------------------------------------
+
+constexpr size_t kLanes = 32;
+
+struct Weights {
+  uint32_t of[kLanes];
+  constexpr Weights() : of() {
+    for (size_t i = 0; i < kLanes; ++i) of[i] = uint32_t{1} << i;
+  }
+};
+constexpr Weights kWeights;
+
+// One bit per lane that has a significant bit. Written as a sum over constants because compilers turn that into vector
+// compares on every architecture; shifting by the lane's number they do not.
+inline uint32_t NonzeroLanes(const uint32_t* bits, uint32_t significant) {
+  uint32_t lanes = 0;
+  for (size_t i = 0; i < kLanes; ++i) lanes |= (bits[i] & significant) != 0 ? kWeights.of[i] : 0;
+  return lanes;
+}
+
+// ---- bits -----------------------------------------------------------------------------------------------------------
+
+// Writes bits from the lowest of each byte on, into a buffer of known size.
+class BitWriter {
+ public:
+  BitWriter(uint8_t* out, size_t room) : begin_(out), next_(out), end_(out + room) {}
+
+  // At most 32 bits; those above `count` must be zero.
+  bool Write(uint64_t bits, unsigned count) {
+    pending_ |= bits << held_;
+    held_ += count;
+    while (held_ >= 8) {
+      if (next_ == end_) return false;
+      *next_++ = static_cast<uint8_t>(pending_);
+      pending_ >>= 8;
+      held_ -= 8;
+    }
+    return true;
+  }
+
+  bool WriteZeros(uint64_t count) {
+    for (; count > 32; count -= 32) {
+      if (!Write(0, 32)) return false;
+    }
+    return Write(0, static_cast<unsigned>(count));
+  }
+
+  // Fills the last byte with zeros.
+  bool Finish() { return held_ == 0 || Write(0, 8 - held_); }
+
+  int64_t Bytes() const { return next_ - begin_; }
+
+ private:
+  uint8_t* const begin_;
+  uint8_t* next_;
+  uint8_t* const end_;
+  uint64_t pending_ = 0;
+  unsigned held_ = 0;
+};
+
+// Reads what BitWriter wrote, and never a byte behind the end.
+class BitReader {
+ public:
+  BitReader(const uint8_t* in, size_t bytes) : begin_(in), next_(in), end_(in + bytes) {}
+
+  // The number of zero bits before the next one bit, which is consumed as well; more than `limit` are not looked for.
+  Status Zeros(uint64_t limit, uint64_t* zeros) {
+    uint64_t found = 0;
+    for (;;) {
+      Refill();
+      if (held_ == 0) return kTruncated;
+      const unsigned run = pending_ == 0 ? 64 : static_cast<unsigned>(__builtin_ctzll(pending_));
+      if (run < held_) {
+        found += run;
+        Skip(run + 1);
+        *zeros = found;
+        return found > limit ? kBeyondEnd : kFine;
+      }
+      found += held_;
+      Skip(held_);
+      if (found > limit) return kBeyondEnd;
+    }
+  }
+
+  // At most 31 bits.
+  Status Bits(unsigned count, uint64_t* bits) {
+    if (held_ < count) Refill();
+    if (held_ < count) return kTruncated;
+    *bits = pending_ & ((uint64_t{1} << count) - 1);
+    Skip(count);
+    return kFine;
+  }
+
+  // Bytes touched so far, or kDirtyPadding where unread bits of the last one are set.
+  int64_t Finish() const {
+    const uint64_t consumed = static_cast<uint64_t>(next_ - begin_) * 8 - held_;
+    const unsigned used = consumed % 8;
+    if (used != 0 && (begin_[consumed / 8] >> used) != 0) return kDirtyPadding;
+    return static_cast<int64_t>((consumed + 7) / 8);
+  }
+
+  static constexpr Status kFine = static_cast<Status>(0);
+
+ private:
+  void Refill() {
+    if (end_ - next_ >= 8) {
+      // Eight bytes at once; those that do not fit are read again the next time.
+      uint64_t word;
+      std::memcpy(&word, next_, sizeof word);
+      pending_ |= word << held_;
+      const unsigned taken = (63 - held_) / 8;
+      next_ += taken;
+      held_ += taken * 8;
+      if (held_ < 64) pending_ &= (uint64_t{1} << held_) - 1;
+      return;
+    }
+    while (held_ <= 56 && next_ != end_) {
+      pending_ |= static_cast<uint64_t>(*next_++) << held_;
+      held_ += 8;
+    }
+  }
+
+  void Skip(unsigned count) {
+    pending_ = count >= 64 ? 0 : pending_ >> count;
+    held_ -= count;
+  }
+
+  const uint8_t* const begin_;
+  const uint8_t* next_;
+  const uint8_t* const end_;
+  uint64_t pending_ = 0;
+  unsigned held_ = 0;  // at most 63
+};
+
+// ---- Rice codes -----------------------------------------------------------------------------------------------------
+
+uint64_t RiceBits(const uint32_t* positions, size_t count, uint32_t parameter) {
+  uint64_t quotients = 0;
+  uint32_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    quotients += (positions[i] - next) >> parameter;
+    next = positions[i] + 1;
+  }
+  return quotients + static_cast<uint64_t>(count) * (parameter + 1);
+}
+
+}  // namespace
+
+int64_t se_codec_version() { return 1; }
+
+int64_t se_count_nonzero(const uint32_t* bits, size_t n, uint32_t significant) {
+  if (n > UINT32_MAX) return kBadParameter;
+  size_t count = 0;
+  for (size_t i = 0; i < n; ++i) count += (bits[i] & significant) != 0;
+  return static_cast<int64_t>(count);
+}
+
+int64_t se_nonzero(const uint32_t* bits, size_t n, uint32_t significant, uint32_t* positions, uint32_t* values,
+                   size_t room) {
+  size_t count = 0;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (uint32_t lanes = NonzeroLanes(bits + i, significant); lanes != 0; lanes &= lanes - 1) {
+      if (count == room) return kNoRoom;
+      const size_t position = i + static_cast<size_t>(__builtin_ctz(lanes));
+      positions[count] = static_cast<uint32_t>(position);
+      values[count++] = bits[position];
+    }
+  }
+  for (; i < n; ++i) {
+    if ((bits[i] & significant) == 0) continue;
+    if (count == room) return kNoRoom;
+    positions[count] = static_cast<uint32_t>(i);
+    values[count++] = bits[i];
+  }
+  return static_cast<int64_t>(count);
+}
+
+int64_t se_complement(const uint32_t* positions, size_t count, size_t n, uint32_t* others, size_t room) {
+  size_t written = 0;
+  size_t next = 0;
+  for (size_t i = 0; i <= count; ++i) {
+    const size_t stop = i < count ? positions[i] : n;
+    if (stop < next || stop > n) return kBeyondEnd;
+    if (stop - next > room - written) return kNoRoom;
+    for (; next < stop; ++next) others[written++] = static_cast<uint32_t>(next);
+    next = stop + 1;
+  }
+  return static_cast<int64_t>(written);
+}
+
+int64_t se_rice_plan(const uint32_t* positions, size_t count, uint32_t* parameter) {
+  *parameter = 0;
+  if (count == 0) return 0;
+  // The cost falls and then rises with the parameter; the mean gap tells where to look for its valley.
+  const uint64_t mean = positions[count - 1] / count;
+  uint32_t best = 0;
+  while (best < kMaxParameter && (mean >> (best + 1)) != 0) ++best;
+  uint64_t cost = RiceBits(positions, count, best);
+  while (best > 0) {
+    const uint64_t below = RiceBits(positions, count, best - 1);
+    if (below > cost) break;
+    cost = below;
+    --best;
+  }
+  while (best < kMaxParameter) {
+    const uint64_t above = RiceBits(positions, count, best + 1);
+    if (above >= cost) break;
+    cost = above;
+    ++best;
+  }
+  *parameter = best;
+  return static_cast<int64_t>((cost + 7) / 8);
+}
+
+int64_t se_rice_encode(const uint32_t* positions, size_t count, uint32_t parameter, uint8_t* out, size_t room) {
+  if (parameter > kMaxParameter) return kBadParameter;
+  BitWriter writer(out, room);
+  const uint32_t low = (uint32_t{1} << parameter) - 1;
+  uint32_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (positions[i] < next) return kBeyondEnd;
+    const uint32_t gap = positions[i] - next;
+    next = positions[i] + 1;
+    if (!writer.WriteZeros(gap >> parameter)) return kNoRoom;
+    if (!writer.Write(1, 1) || !writer.Write(gap & low, parameter)) return kNoRoom;
+  }
+  return writer.Finish() ? writer.Bytes() : static_cast<int64_t>(kNoRoom);
+}
+
+int64_t se_rice_decode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, uint32_t* positions,
+                       size_t count) {
+  if (parameter > kMaxParameter || n > UINT32_MAX || count > n) return kBadParameter;
+  BitReader reader(in, in_bytes);
+  uint64_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (next >= n) return kBeyondEnd;
+    const uint64_t room = n - 1 - next;
+    uint64_t high = 0;
+    uint64_t low = 0;
+    if (const Status status = reader.Zeros(room >> parameter, &high); status != 0) return status;
+    if (const Status status = reader.Bits(parameter, &low); status != 0) return status;
+    const uint64_t gap = high << parameter | low;
+    if (gap > room) return kBeyondEnd;
+    positions[i] = static_cast<uint32_t>(next + gap);
+    next += gap + 1;
+  }
+  return reader.Finish();
+}
+
+// ---- subsets of a base ----------------------------------------------------------------------------------------------
+
+int64_t se_magnitude_order(const uint32_t* bits, size_t count, uint32_t* order) {
+  // Eight bits of exponent and four of mantissa: a counting sort in one pass, and the same on both sides of the wire.
+  constexpr unsigned kShift = 19;
+  constexpr size_t kBuckets = size_t{1} << (31 - kShift);
+  const auto bucket_of = [](uint32_t value) { return (value & 0x7FFFFFFFu) >> kShift; };
+  uint32_t start[kBuckets + 1] = {};
+  for (size_t i = 0; i < count; ++i) ++start[bucket_of(bits[i]) + 1];
+  for (size_t bucket = 1; bucket < kBuckets; ++bucket) start[bucket] += start[bucket - 1];
+  for (size_t i = 0; i < count; ++i) order[start[bucket_of(bits[i])]++] = static_cast<uint32_t>(i);
+  return static_cast<int64_t>(count);
+}
+
+int64_t se_dropped_ranks(const uint32_t* base, const uint32_t* base_values, size_t base_count, const uint32_t* order,
+                         const uint32_t* kept, size_t kept_count, uint8_t* flags, uint32_t* values, uint32_t* ranks,
+                         size_t room) {
+  size_t matched = 0;
+  for (size_t i = 0; i < base_count; ++i) {
+    const bool stays = matched < kept_count && kept[matched] == base[i];
+    flags[i] = !stays;
+    if (stays) values[matched++] = base_values[i];
+  }
+  if (matched != kept_count) return kNotNested;
+  size_t dropped = 0;
+  for (size_t rank = 0; rank < base_count; ++rank) {
+    if (!flags[order[rank]]) continue;
+    if (dropped == room) return kNoRoom;
+    ranks[dropped++] = static_cast<uint32_t>(rank);
+  }
+  return static_cast<int64_t>(dropped);
+}
+
+int64_t se_keep(const uint32_t* base, const uint32_t* base_values, size_t base_count, const uint32_t* order,
+                const uint32_t* ranks, size_t rank_count, uint8_t* flags, uint32_t* values, uint32_t* kept,
+                size_t room) {
+  if (base_count > 0) std::memset(flags, 0, base_count);
+  for (size_t i = 0; i < rank_count; ++i) {
+    if (ranks[i] >= base_count) return kBeyondEnd;
+    flags[order[ranks[i]]] = 1;
+  }
+  size_t count = 0;
+  for (size_t i = 0; i < base_count; ++i) {
+    if (flags[i]) continue;
+    if (count == room) return kNoRoom;
+    kept[count] = base[i];
+    values[count++] = base_values[i];
+  }
+  return static_cast<int64_t>(count);
+}
+
+int64_t se_gather(const uint32_t* bits, size_t n, const uint32_t* positions, size_t count, uint32_t* out) {
+  for (size_t i = 0; i < count; ++i) {
+    if (positions[i] >= n) return kBeyondEnd;
+    out[i] = bits[positions[i]];
+  }
+  return static_cast<int64_t>(count);
+}
+
+int64_t se_scatter(const uint32_t* values, const uint32_t* positions, size_t count, uint32_t* bits, size_t n) {
+  for (size_t i = 0; i < count; ++i) {
+    if (positions[i] >= n) return kBeyondEnd;
+    bits[positions[i]] = values[i];
+  }
+  return static_cast<int64_t>(count);
+}

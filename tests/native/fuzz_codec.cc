@@ -1,0 +1,318 @@
+// Altered input for every function of the wire codec that reads what came over the wire; `make fuzz` builds it with the
+// address and undefined-behaviour sanitizers and runs it.
+//
+//   fuzz_codec [inputs] [first]      input number i depends on i alone: `fuzz_codec 1 4711` repeats number 4711
+//
+// Each input is an honest encoding of a random tensor, altered: bytes flipped, set, cut or added, and the numbers that
+// a header would claim (parameter, count, size) changed. A decoder may refuse it or decode it, and must
+//   - touch nothing outside the buffers it was given: each has its own allocation of exactly its size,
+//   - allocate nothing: every allocation inside a call is counted,
+//   - come back: a watchdog ends the run after 20 s without progress,
+//   - give increasing positions inside the tensor, and what was encoded where nothing was altered.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "codec.h"
+
+// From the sanitizer's runtime. Its header <sanitizer/allocator_interface.h> does not come with every compiler.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
+                                                         void (*on_free)(const volatile void*));
+
+namespace {
+
+uint64_t current_input = 0;
+bool inside_codec = false;
+size_t allocations_inside = 0;
+
+void CountAllocation(const volatile void*, size_t) { allocations_inside += inside_codec; }
+void IgnoreRelease(const volatile void*) {}
+
+[[noreturn]] void Fail(const char* what) {
+  std::fprintf(stderr, "input %llu: %s\n", static_cast<unsigned long long>(current_input), what);
+  std::abort();
+}
+
+void Require(bool condition, const char* what) {
+  if (!condition) Fail(what);
+}
+
+// An allocation of exactly its size, so that the sanitizer sees the first byte behind it.
+template <typename T>
+class Exact {
+ public:
+  explicit Exact(size_t count) : count_(count), data_(static_cast<T*>(std::malloc(count * sizeof(T) + (count == 0)))) {
+    if (count > 0) std::memset(data_.get(), 0xA5, count * sizeof(T));
+  }
+  explicit Exact(const std::vector<T>& from) : Exact(from.size()) {
+    if (count_ > 0) std::memcpy(data_.get(), from.data(), count_ * sizeof(T));
+  }
+  T* data() const { return data_.get(); }
+  size_t size() const { return count_; }
+  T& operator[](size_t i) const { return data_.get()[i]; }
+
+ private:
+  struct Release {
+    void operator()(T* data) const { std::free(data); }
+  };
+  size_t count_;
+  std::unique_ptr<T, Release> data_;
+};
+
+// splitmix64: every seed gives another stream, and the same on every machine.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+  uint64_t Below(uint64_t bound) { return bound == 0 ? 0 : Next() % bound; }
+  bool OneIn(uint64_t n) { return Below(n) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+template <typename Function, typename... Arguments>
+int64_t Call(Function function, Arguments... arguments) {
+  inside_codec = true;
+  const int64_t result = function(arguments...);
+  inside_codec = false;
+  return result;
+}
+
+// ---- inputs ---------------------------------------------------------------------------------------------------------
+
+std::vector<uint32_t> RandomTensor(Random& random) {
+  static constexpr uint32_t kOdd[] = {0x80000000u, 0x7FC00001u, 0xFF800000u, 1u, 0xFFFFFFFFu};
+  std::vector<uint32_t> bits(random.OneIn(50) ? random.Below(20000) : random.Below(400));
+  const uint64_t density = 1 + random.Below(100);
+  for (uint32_t& value : bits) {
+    if (random.Below(100) >= density) continue;
+    value = random.OneIn(20) ? kOdd[random.Below(5)] : 0x3C000000u + static_cast<uint32_t>(random.Below(1u << 25));
+  }
+  return bits;
+}
+
+struct Nonzeros {
+  std::vector<uint32_t> positions, values;
+};
+
+Nonzeros NonzerosOf(const std::vector<uint32_t>& tensor) {
+  const Exact<uint32_t> bits(tensor);
+  const auto count = static_cast<size_t>(Call(se_count_nonzero, bits.data(), bits.size(), 0xFFFFFFFFu));
+  const Exact<uint32_t> positions(count), values(count);
+  const auto scan = [&](size_t room) {
+    return Call(se_nonzero, bits.data(), bits.size(), 0xFFFFFFFFu, positions.data(), values.data(), room);
+  };
+  if (count > 0) Require(scan(count - 1) == kNoRoom, "scan took more room than there is");
+  Require(scan(count) == static_cast<int64_t>(count), "scan disagrees with the count");
+  return {{positions.data(), positions.data() + count}, {values.data(), values.data() + count}};
+}
+
+std::vector<uint8_t> RiceCodes(const std::vector<uint32_t>& list, uint32_t* parameter) {
+  const Exact<uint32_t> positions(list);
+  const int64_t bytes = Call(se_rice_plan, positions.data(), positions.size(), parameter);
+  const Exact<uint8_t> codes(static_cast<size_t>(bytes));
+  Require(Call(se_rice_encode, positions.data(), positions.size(), *parameter, codes.data(), codes.size()) == bytes,
+          "codes have not the planned length");
+  return {codes.data(), codes.data() + bytes};
+}
+
+bool Alter(Random& random, std::vector<uint8_t>& bytes) {
+  if (random.OneIn(8)) return false;
+  for (uint64_t changes = 1 + random.Below(4); changes > 0; --changes) {
+    const uint64_t kind = random.Below(6);
+    if (kind == 0) bytes.resize(random.Below(bytes.size() + 1));
+    if (kind == 1) bytes.insert(bytes.end(), random.Below(20), static_cast<uint8_t>(random.Next()));
+    if (kind == 2) bytes.assign(random.Below(64), random.OneIn(2) ? 0 : 0xFF);
+    if (bytes.empty()) continue;
+    const size_t place = random.Below(bytes.size());
+    if (kind == 3) bytes[place] = static_cast<uint8_t>(random.Next());
+    if (kind == 4) bytes[place] ^= static_cast<uint8_t>(1u << random.Below(8));
+    if (kind == 5) std::memset(bytes.data() + place, 0, random.Below(bytes.size() - place + 1));
+  }
+  return true;
+}
+
+// What a header may claim instead of an honest number.
+bool Claim(Random& random, uint64_t* number, uint64_t highest) {
+  if (!random.OneIn(4)) return false;
+  const uint64_t before = *number;
+  *number = random.OneIn(2) ? random.Below(highest + 2) : *number + random.Below(3) - 1;
+  if (*number > highest + 1) *number = highest;
+  return *number != before;
+}
+
+void RequireIncreasing(const Exact<uint32_t>& positions, size_t size) {
+  uint64_t next = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    Require(positions[i] >= next && positions[i] < size, "positions do not increase inside the tensor");
+    next = uint64_t{positions[i]} + 1;
+  }
+}
+
+void RequireSame(const Exact<uint32_t>& found, const std::vector<uint32_t>& expected, const char* what) {
+  Require(found.size() == expected.size(), what);
+  for (size_t i = 0; i < expected.size(); ++i) Require(found[i] == expected[i], what);
+}
+
+// ---- what is tried --------------------------------------------------------------------------------------------------
+
+// A full mask: codes to positions, to their complement, to values gathered and scattered.
+void TryMask(Random& random) {
+  const std::vector<uint32_t> tensor = RandomTensor(random);
+  const Nonzeros honest = NonzerosOf(tensor);
+  uint32_t parameter = 0;
+  std::vector<uint8_t> codes = RiceCodes(honest.positions, &parameter);
+  uint64_t size = tensor.size(), count = honest.positions.size(), claimed = parameter;
+  bool altered = Alter(random, codes);
+  altered |= Claim(random, &size, 30000);
+  altered |= Claim(random, &count, size);
+  altered |= Claim(random, &claimed, 40);
+
+  const Exact<uint8_t> in(codes);
+  const Exact<uint32_t> positions(count);
+  const int64_t used =
+      Call(se_rice_decode, in.data(), in.size(), static_cast<uint32_t>(claimed), size, positions.data(), count);
+  if (used < 0) {
+    Require(altered, "honest codes were refused");
+    return;
+  }
+  Require(static_cast<size_t>(used) <= in.size(), "more bytes were used than there are");
+  RequireIncreasing(positions, size);
+  if (!altered) RequireSame(positions, honest.positions, "honest codes decode to something else");
+
+  const Exact<uint32_t> others(size - count);
+  Require(Call(se_complement, positions.data(), count, size, others.data(), others.size()) ==
+              static_cast<int64_t>(others.size()),
+          "complement has another size");
+  RequireIncreasing(others, size);
+
+  // The tensor that is read may be smaller than the one that the positions are from.
+  const Exact<uint32_t> bits(tensor);
+  const Exact<uint32_t> values(count);
+  const bool fits = count == 0 || positions[count - 1] < bits.size();
+  const int64_t gathered = Call(se_gather, bits.data(), bits.size(), positions.data(), count, values.data());
+  Require((gathered >= 0) == fits, "gather went outside");
+  const int64_t scattered = Call(se_scatter, values.data(), positions.data(), count, bits.data(), bits.size());
+  Require((scattered >= 0) == fits, "scatter went outside");
+}
+
+// A mask over a base: codes to ranks, to what stays of the base.
+void TryNested(Random& random) {
+  const Nonzeros held = NonzerosOf(RandomTensor(random));
+  std::vector<uint32_t> stays;
+  const uint64_t share = random.Below(101);
+  for (const uint32_t position : held.positions) {
+    if (random.Below(100) < share) stays.push_back(position);
+  }
+  const Exact<uint32_t> base(held.positions), base_values(held.values), order(held.positions.size());
+  Call(se_magnitude_order, base_values.data(), base_values.size(), order.data());
+  const Exact<uint8_t> flags(base.size());
+  std::vector<uint8_t> codes;
+  uint32_t parameter = 0;
+  {
+    const Exact<uint32_t> kept(stays), values(stays.size()), ranks(base.size() - stays.size());
+    Require(Call(se_dropped_ranks, base.data(), base_values.data(), base.size(), order.data(), kept.data(), kept.size(),
+                 flags.data(), values.data(), ranks.data(), ranks.size()) == static_cast<int64_t>(ranks.size()),
+            "an honest subset is not nested");
+    codes = RiceCodes({ranks.data(), ranks.data() + ranks.size()}, &parameter);
+  }
+  uint64_t count = base.size() - stays.size();
+  bool altered = Alter(random, codes);
+  altered |= Claim(random, &count, base.size());
+  if (count > base.size()) return;
+
+  const Exact<uint8_t> in(codes);
+  const Exact<uint32_t> ranks(count), kept(base.size() - count), values(base.size() - count);
+  const int64_t used = Call(se_rice_decode, in.data(), in.size(), parameter, base.size(), ranks.data(), count);
+  if (used < 0) {
+    Require(altered, "honest ranks were refused");
+    return;
+  }
+  const auto keep = [&] {
+    return Call(se_keep, base.data(), base_values.data(), base.size(), order.data(), ranks.data(), ranks.size(),
+                flags.data(), values.data(), kept.data(), kept.size());
+  };
+  Require(keep() == static_cast<int64_t>(kept.size()), "another number stays than was said");
+  RequireIncreasing(kept, size_t{UINT32_MAX});
+  if (!altered) RequireSame(kept, stays, "honest ranks decode to something else");
+
+  // Ranks that no decoder gave: one outside, or the same twice.
+  if (ranks.size() == 0) return;
+  const uint64_t other = random.OneIn(2) ? random.Next() : random.Below(base.size());
+  ranks[random.Below(ranks.size())] = static_cast<uint32_t>(other);
+  const int64_t left = keep();
+  const bool refused = left == kBeyondEnd || left == kNoRoom;
+  Require(refused || left == static_cast<int64_t>(kept.size()), "a false rank was believed");
+}
+
+// Values: any bytes are values; they must come back whole, and lossy ones stay in range.
+void TryValues(Random& random) {
+  const size_t count = random.Below(300);
+  const Exact<uint32_t> bits(count), base(count), coded(count), restored(count);
+  for (size_t i = 0; i < count; ++i) {
+    bits[i] = static_cast<uint32_t>(random.Next());
+    base[i] = static_cast<uint32_t>(random.OneIn(2) ? bits[i] + random.Below(64) : random.Next());
+  }
+  Call(se_difference32, bits.data(), base.data(), count, coded.data());
+  Call(se_restore32, coded.data(), base.data(), count, restored.data());
+  Require(count == 0 || std::memcmp(bits.data(), restored.data(), count * 4) == 0, "a difference was not undone");
+
+  const Exact<uint16_t> halves(count), near(count), coded16(count);
+  Call(se_bf16_round, bits.data(), count, halves.data());
+  Call(se_bf16_round, base.data(), count, near.data());
+  Call(se_difference16, halves.data(), near.data(), count, coded16.data());
+  Call(se_restore16, coded16.data(), near.data(), count, coded16.data());
+  Require(count == 0 || std::memcmp(halves.data(), coded16.data(), count * 2) == 0, "a half was not restored");
+  Call(se_bf16_widen, halves.data(), count, restored.data());
+
+  const size_t width = size_t{1} << random.Below(4);  // 8 is not a width
+  const Exact<uint8_t> planes(count * 4), words(count * 4);
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(bits.data());
+  const int64_t split = Call(se_split_planes, bytes, count, width, planes.data());
+  Require((split == 0) == (width <= 4), "planes of an impossible width");
+  Require(Call(se_join_planes, planes.data(), count, width, words.data()) == split, "planes do not join as they split");
+  Require(split != 0 || count == 0 || std::memcmp(bits.data(), words.data(), count * width) == 0, "planes lost a byte");
+
+  const auto* const floats = reinterpret_cast<const float*>(bits.data());
+  const auto* const base_floats = reinterpret_cast<const float*>(base.data());
+  const Exact<int8_t> steps(count);
+  float scale = 0.0f;
+  const int64_t status = Call(se_int8_encode, floats, base_floats, count, steps.data(), &scale);
+  Require(status == 0 || status == kNotFinite, "steps ended in an unknown way");
+  for (size_t i = 0; i < count; ++i) steps[i] = static_cast<int8_t>(random.Next());
+  const auto any = static_cast<uint32_t>(random.Next());
+  std::memcpy(&scale, &any, sizeof scale);
+  Call(se_int8_decode, steps.data(), base_floats, count, scale, reinterpret_cast<float*>(restored.data()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint64_t inputs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 100000;
+  const uint64_t first = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
+  __sanitizer_install_malloc_and_free_hooks(CountAllocation, IgnoreRelease);
+  for (uint64_t i = 0; i < inputs; ++i) {
+    if (i % 1024 == 0) alarm(20);
+    current_input = first + i;
+    Random random(current_input);
+    switch (random.Below(8)) {
+      case 0: TryValues(random); break;
+      case 1: case 2: case 3: TryNested(random); break;
+      default: TryMask(random); break;
+    }
+    Require(allocations_inside == 0, "the codec allocated memory");
+  }
+  std::printf("%llu inputs: none crashed, hung, left its buffers or allocated\n",
+              static_cast<unsigned long long>(inputs));
+  return 0;
+}
