@@ -30,7 +30,7 @@ Evaluate = Callable[[State], Evaluation]
 
 
 class GlobalModel:
-    """Holds no tensors between rounds: the present version is a frame on disk, known by `id` and `blob`."""
+    """The present version: its state, which updates are differences to, and its frame on disk (`id`, `blob`)."""
 
     id: str
     blob: Blob
@@ -63,7 +63,14 @@ class GlobalModel:
 
     def verify(self, frame: bytes, round_number: int) -> None:
         """Raise FrameError for an update that must not be averaged in this round."""
-        verify_update(frame, self._manifest, run=self._config.name, round_number=round_number, base=self.id)
+        verify_update(
+            frame,
+            self._manifest,
+            run=self._config.name,
+            round_number=round_number,
+            base=self.id,
+            base_state=self._state,
+        )
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
         """Keep a verified update; it is durable when this returns."""
@@ -110,9 +117,10 @@ class GlobalModel:
         samples = self._store.samples(round_number)
         for device in devices:
             frame = self._models.load_update(round_number, device)
-            yield samples[device], decode_frame(frame, self._manifest.shapes).state
+            yield samples[device], decode_frame(frame, self._manifest.shapes, self._state).state
 
     def _keep(self, state: State, *, round_number: int) -> None:
+        self._state = state
         self.id = model_id(state)
         frame = encode_frame(
             state,

@@ -28,9 +28,14 @@ def max_update_bytes(manifest: Manifest) -> int:
     return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
 
-def verify_update(frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str) -> State:
-    """The state in an update; raises FrameError where it is not one for this round or would harm the average."""
-    decoded = decode_frame(frame, manifest.shapes)
+def verify_update(
+    frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str, base_state: State | None = None
+) -> State:
+    """The state in an update; raises FrameError where it is not one for this round or would harm the average.
+
+    An update may come as a difference to model `base`, and then needs `base_state`.
+    """
+    decoded = decode_frame(frame, manifest.shapes, base_state)
     _check_header(decoded.header, run=run, round_number=round_number, base=base)
     state = decoded.state
     broken = first_nonfinite(state)

@@ -238,6 +238,14 @@ class Agent:
         self._cache.keep_model(task.model_id, frame)
         return state
 
+    def _held_model(self, task: RoundTask, manifest: Manifest) -> State | None:
+        """The task's model once more, from disk: what both sides hold need not travel. None for that of the checkpoint.
+
+        It is read again rather than kept, since memory is what training is short of.
+        """
+        frame = self._cache.model(task.model_id)
+        return None if frame is None else decode_frame(frame, manifest.shapes).state
+
     def _fetch(self, blob: Blob, task: RoundTask) -> bytes:
         return self._courier.fetch(blob, wanted=lambda: self._is_open(task))
 
@@ -263,6 +271,7 @@ class Agent:
                 run=task.run,
                 round_number=task.round,
                 base_id=task.model_id,
+                base=self._held_model(task, manifest),
                 prunable=manifest.prunable,
             ).frame
             update = blob_of(frame, chunk_bytes=task.model.chunk_bytes)

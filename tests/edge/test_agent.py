@@ -276,9 +276,9 @@ def frame_of(state: State, *, base_id: str, round_number: int = 2) -> bytes:
     return encode_frame(state, run="demo", round_number=round_number, base_id=base_id, prunable=prunable).frame
 
 
-def received_state(coordinator: Coordinator) -> State:
+def received_state(coordinator: Coordinator, base: State | None = None) -> State:
     assert coordinator.assembly is not None
-    return decode_frame(coordinator.assembly.content(), SHAPES).state
+    return decode_frame(coordinator.assembly.content(), SHAPES, base).state
 
 
 # ---- decisions -------------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_later_round_fetches_the_model_only(coordinator: Coordinator, make_agent
     reports = [decode(payload, Report) for payload in coordinator.sent("report")]
     assert [report.round for report in reports] == [1, 2]
     assert reports[1].bytes_down == len(frame)
-    np.testing.assert_allclose(received_state(coordinator)["fc.bias"], 2 + 6 * 0.25 * np.arange(1, 5))
+    np.testing.assert_allclose(received_state(coordinator, model)["fc.bias"], 2 + 6 * 0.25 * np.arange(1, 5))
 
 
 def test_restarted_device_has_artifacts_and_model_on_disk(
