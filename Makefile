@@ -19,7 +19,7 @@ FUZZ_INPUTS ?= 1000000
 FUZZ_LIMIT_S ?= 600
 CODEC := $(wildcard edge/native/codec/*.cc)
 
-.PHONY: help setup demo check check-native test fuzz clean
+.PHONY: help setup demo check check-native bench-kernels test fuzz clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -43,6 +43,9 @@ check-native: setup  ## native tests on a build with ASan and UBSan (some minute
 	  SPARSYEDGE_OP_LIBRARY=build/sanitized/libsparsyedge_ops.so \
 	  timeout 1800 $(BIN)/python -m pytest -q -p no:cacheprovider tests/native \
 	  --deselect tests/native/test_library.py --ignore tests/native/test_stock_onnxruntime.py
+
+bench-kernels: setup  ## the native case table in its third mode: speed of every layer beside dense torch
+	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/native/test_sparse_conv.py
 
 test: setup  ## all tests (a part of them: make test TESTS=tests/edge)
 	timeout $(TEST_LIMIT_S) $(BIN)/python -m pytest -n 2 $(TESTS)

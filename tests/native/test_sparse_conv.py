@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,12 +218,15 @@ def model(case: Case) -> bytes:
         gradient, dtheta = f"gradient_{encoding}", f"dtheta_{encoding}"
         nodes.append(ours("SparseConvGradWeight", [f"saved_{encoding}", "dy", "plan"], [gradient]))
         nodes.append(helper.make_node("ScatterElements", ["theta", "order", gradient], [dtheta]))
-    inputs = feeds(case)
+    return serialise(nodes, feeds(case), Results._fields)
+
+
+def serialise(nodes: list[Any], inputs: dict[str, Any], outputs: tuple[str, ...]) -> bytes:
     graph = helper.make_graph(
         nodes,
         "sparse_conv",
         [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), None) for n, a in inputs.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in Results._fields],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(OP_DOMAIN, 1)]
     serialised: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
@@ -279,6 +283,49 @@ def test_thread_count_changes_no_bit(model_session: ModelSession, case: Case) ->
         shared = compute(model_session, case, threads=threads)
         for name, array in alone._asdict().items():
             assert getattr(shared, name).tobytes() == array.tobytes(), f"{name} on {threads} threads"
+
+
+def step_model(inputs: dict[str, Any]) -> bytes:
+    """A graph of what a training step does with a layer, its plan given: forward and both gradients."""
+    nodes = [
+        helper.make_node("SparseConv", ["x", "values", "plan"], ["y"], domain=OP_DOMAIN),
+        helper.make_node("SparseConvGradInput", ["dy", "values", "plan"], ["dx"], domain=OP_DOMAIN),
+        helper.make_node("SparseConvGradWeight", ["saved_masked", "dy", "plan"], ["dtheta"], domain=OP_DOMAIN),
+    ]
+    return serialise(nodes, inputs, ("y", "dx", "dtheta"))
+
+
+def best_ms(step: Callable[[], object], repeat: int = 7) -> float:
+    step()
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_speed_beside_dense_torch_is_printed(model_session: ModelSession, run_node: RunNode, case: Case) -> None:
+    """What a layer costs a step, on one thread; `make bench-kernels` shows the figures, no figure is asserted."""
+    inputs = feeds(case)
+    plan, order = run_node("SparsePlan", [inputs["index"]], 2, **case.attributes)
+    known = {name: inputs[name] for name in ("x", "dy", "saved_masked")}
+    inputs = {**known, "values": inputs["theta"][order], "plan": plan}
+    session = model_session(step_model(inputs), threads=1)
+    data = tensors(case)
+    x = torch.from_numpy(data.x).requires_grad_()
+    weight = torch.from_numpy(data.weight).requires_grad_()
+    dy = torch.from_numpy(data.dy)
+
+    def dense() -> None:
+        functional.conv2d(x, weight, stride=case.stride, padding=case.pad).backward(dy)  # type: ignore[no-untyped-call]
+
+    torch.set_num_threads(1)
+    ours_ms, torch_ms = best_ms(lambda: session.run(None, inputs)), best_ms(dense)
+    print(f"{case!s:<58} ours {ours_ms:7.3f} ms  torch {torch_ms:7.3f} ms  {torch_ms / ours_ms:5.2f}x")
+    assert ours_ms > 0
 
 
 def run_forced(isa: str, folder: Path, cases: list[Case]) -> subprocess.CompletedProcess[str]:
