@@ -50,8 +50,13 @@ class Board:
 
     def open_round(self, command: OpenRound, model: GlobalModel, *, left_s: float) -> None:
         """Announce a round that ends in `left_s`; its model replaces the one of the round before."""
+        blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
             self._outbox.put(model.blob, model.path.read_bytes)
+        if model.delta is not None:
+            frame = model.delta_frame
+            self._outbox.put(model.delta.model, lambda: frame)
+            blobs.add(model.delta.model.sha256)
         task = RoundTask(
             run=self._config.name,
             round=command.round,
@@ -61,6 +66,7 @@ class Board:
             manifest=self._manifest_blob,
             model_id=model.id,
             model=model.blob,
+            delta=model.delta,
             learning_rate=self.learning_rate(command.round),
             epochs=self._config.epochs,
             batch_size=self._config.batch_size,
@@ -70,7 +76,7 @@ class Board:
         )
         self._announce(task)
         artifacts = {file.sha256 for file in self._manifest.files.values()}
-        self._outbox.keep_only({self._manifest_blob.sha256, model.blob.sha256, *artifacts})
+        self._outbox.keep_only(blobs | artifacts)
 
     def extend_round(self, cohort: tuple[str, ...], *, left_s: float) -> None:
         """Announce the open round again, with another deadline and perhaps other members."""

@@ -15,7 +15,7 @@ from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
 from sparsyedge.coordinator.verify import verify_update
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.messages import Blob, Offer
+from sparsyedge.edge.messages import Blob, Delta, Offer
 from sparsyedge.edge.storage import sha256_file, write_atomically
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.transfer import blob_of
@@ -34,6 +34,9 @@ class GlobalModel:
 
     id: str
     blob: Blob
+    delta: Delta | None = None
+    """How devices that hold the version before get this one; None where that is the checkpoint's, or there is none."""
+    delta_frame: bytes = b""
 
     def __init__(
         self, config: RunConfig, artifacts: Artifacts, initial: State, *, store: Store, evaluate: Evaluate
@@ -120,14 +123,27 @@ class GlobalModel:
             yield samples[device], decode_frame(frame, self._manifest.shapes, self._state).state
 
     def _keep(self, state: State, *, round_number: int) -> None:
+        self._make_delta(state, round_number=round_number)
         self._state = state
         self.id = model_id(state)
-        frame = encode_frame(
+        frame = self._encode(state, round_number=round_number, base_id=self.id)
+        self.blob = blob_of(frame)
+        self._models.save_model(self.id, frame)
+
+    def _make_delta(self, state: State, *, round_number: int) -> None:
+        """Encode the next version as a difference to the present one, which most devices hold."""
+        self.delta = None
+        if round_number > 1 and not self.is_initial:
+            self.delta_frame = self._encode(state, round_number=round_number, base_id=self.id, base=self._state)
+            self.delta = Delta(base=self.id, model=blob_of(self.delta_frame))
+
+    def _encode(self, state: State, *, round_number: int, base_id: str, base: State | None = None) -> bytes:
+        encoded = encode_frame(
             state,
             run=self._config.name,
             round_number=round_number,
-            base_id=self.id,
+            base_id=base_id,
+            base=base,
             prunable=self._manifest.prunable,
-        ).frame
-        self.blob = blob_of(frame)
-        self._models.save_model(self.id, frame)
+        )
+        return encoded.frame

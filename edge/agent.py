@@ -226,17 +226,34 @@ class Agent:
 
     def _fetch_model(self, task: RoundTask, manifest: Manifest) -> State:
         """The task's model, which must be the one that the task names; raises FrameError where it is not."""
-        frame = self._cache.model(task.model_id) or self._fetch(task.model, task)
+        frame = self._cache.model(task.model_id)
+        delta = task.delta
         try:
-            state = decode_frame(frame, manifest.shapes).state
+            if frame is not None:
+                state = decode_frame(frame, manifest.shapes).state
+            elif delta is not None and (base := self._cache.model(delta.base)) is not None:
+                held = decode_frame(base, manifest.shapes).state
+                state = decode_frame(self._fetch(delta.model, task), manifest.shapes, held).state
+            else:
+                frame = self._fetch(task.model, task)
+                state = decode_frame(frame, manifest.shapes).state
             found = model_id(state)
             if found != task.model_id:
                 raise FrameError(f"the frame announced as model {task.model_id[:12]} holds model {found[:12]}")
         except FrameError:
-            self._cache.drop_model(task.model_id)
+            # The next attempt fetches the model whole.
+            for model in (task.model_id, *([delta.base] if delta else [])):
+                self._cache.drop_model(model)
             raise
-        self._cache.keep_model(task.model_id, frame)
+        self._cache.keep_model(task.model_id, frame or self._whole_frame(state, task, manifest))
         return state
+
+    def _whole_frame(self, state: State, task: RoundTask, manifest: Manifest) -> bytes:
+        """A model that came as a difference, as a frame that stands alone."""
+        encoded = encode_frame(
+            state, run=task.run, round_number=task.round, base_id=task.model_id, prunable=manifest.prunable
+        )
+        return encoded.frame
 
     def _held_model(self, task: RoundTask, manifest: Manifest) -> State | None:
         """The task's model once more, from disk: what both sides hold need not travel. None for that of the checkpoint.

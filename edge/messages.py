@@ -20,6 +20,7 @@ __all__ = [
     "MAX_BLOB_BYTES",
     "Accepted",
     "Blob",
+    "Delta",
     "DeviceStatus",
     "Grant",
     "Offer",
@@ -63,6 +64,13 @@ class Blob(Message, frozen=True):
         return max(1, -(-self.bytes // self.chunk_bytes))
 
 
+class Delta(Message, frozen=True):
+    """A model as a difference to another, for devices that hold that other one."""
+
+    base: Sha256
+    model: Blob
+
+
 class RoundTask(Message, frozen=True):
     """Retained by the coordinator: what the fleet does now. A device that joins late or restarts reads it first."""
 
@@ -80,6 +88,7 @@ class RoundTask(Message, frozen=True):
     sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     seed: int
     deadline_unix_s: float
+    delta: Delta | None = None
 
 
 class DeviceStatus(Message, frozen=True):

@@ -27,6 +27,7 @@ from sparsyedge.edge.link import Connected, Link, Received
 from sparsyedge.edge.messages import (
     Accepted,
     Blob,
+    Delta,
     DeviceStatus,
     Grant,
     Offer,
@@ -271,9 +272,10 @@ def make_agent(coordinator: Coordinator, tmp_path: Path) -> Callable[..., Agent]
     return make
 
 
-def frame_of(state: State, *, base_id: str, round_number: int = 2) -> bytes:
+def frame_of(state: State, *, base_id: str, base: State | None = None, round_number: int = 2) -> bytes:
     prunable = [name for name, shape in SHAPES.items() if len(shape) > 1]
-    return encode_frame(state, run="demo", round_number=round_number, base_id=base_id, prunable=prunable).frame
+    encoded = encode_frame(state, run="demo", round_number=round_number, base_id=base_id, base=base, prunable=prunable)
+    return encoded.frame
 
 
 def received_state(coordinator: Coordinator, base: State | None = None) -> State:
@@ -419,6 +421,30 @@ def test_later_round_fetches_the_model_only(coordinator: Coordinator, make_agent
     assert [report.round for report in reports] == [1, 2]
     assert reports[1].bytes_down == len(frame)
     np.testing.assert_allclose(received_state(coordinator, model)["fc.bias"], 2 + 6 * 0.25 * np.arange(1, 5))
+
+
+def test_device_that_holds_the_model_before_fetches_the_difference_only(
+    coordinator: Coordinator, make_agent: Callable[..., Agent]
+) -> None:
+    before = {name: np.full(shape, 2.0, dtype=np.float32) for name, shape in SHAPES.items()}
+    after = {name: np.full(shape, 2.5, dtype=np.float32) for name, shape in SHAPES.items()}
+    whole = coordinator.offer_blob(frame_of(before, base_id=model_id(before)))
+    difference = frame_of(after, base_id=model_id(before), base=before)
+    delta = Delta(base=model_id(before), model=coordinator.offer_blob(difference))
+    third = round_task(round=3, model_id=model_id(after), model=whole, delta=delta)
+
+    def go_on() -> None:
+        coordinator.assembly = None
+        coordinator.after_verdict = lambda: coordinator.announce(round_task(state="finished"))
+        coordinator.fetched.clear()
+        coordinator.announce(third)
+
+    coordinator.announce(round_task(round=2, model_id=model_id(before), model=whole))
+    coordinator.after_verdict = go_on
+    make_agent().run()
+
+    assert coordinator.fetched == [delta.model.sha256]
+    np.testing.assert_allclose(received_state(coordinator, after)["fc.bias"], 2.5 + 6 * 0.25 * np.arange(1, 5))
 
 
 def test_restarted_device_has_artifacts_and_model_on_disk(
