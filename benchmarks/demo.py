@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.broker import LocalBroker
 from sparsyedge.benchmarks.fleet import Fleet
 from sparsyedge.benchmarks.progress import LiveProgress
@@ -131,12 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dataset", choices=[name for name in DATASETS if name in PRESETS], default="digits")
     parser.add_argument("--data-dir", help="where the data set is (default: $SPARSYEDGE_DATA, then the user's cache)")
-    parser.add_argument(
-        "--width", type=_positive, default=16, help="channels of the first stage (default: %(default)s)"
-    )
-    parser.add_argument("--devices", type=_positive, default=4, help="device processes (default: %(default)s)")
-    parser.add_argument("--rounds", type=_positive, help="rounds (default: the data set's preset)")
-    parser.add_argument("--epochs", type=_positive, help="local epochs per round (default: the data set's preset)")
+    parser.add_argument("--width", type=positive, default=16, help="channels of the first stage (default: %(default)s)")
+    parser.add_argument("--devices", type=positive, default=4, help="device processes (default: %(default)s)")
+    parser.add_argument("--rounds", type=positive, help="rounds (default: the data set's preset)")
+    parser.add_argument("--epochs", type=positive, help="local epochs per round (default: the data set's preset)")
     parser.add_argument("--learning-rate", type=float, help="in the first round (default: the data set's preset)")
     parser.add_argument(
         "--seed", type=int, default=0, help="the same seed ends in the same model (default: %(default)s)"
@@ -144,10 +143,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, help="where everything is kept (default: runs/demo-DATE-TIME)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not allowed, at least 1 is needed")
-    return value
