@@ -47,8 +47,10 @@ check-native: setup  ## native tests on a build with ASan and UBSan (some minute
 bench-kernels: setup  ## the native case table in its third mode: speed of every layer beside dense torch
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/native/test_sparse_conv.py
 
+# Many tests run real brokers and processes on a real clock: a stumble of the machine gets a second chance, and the
+# summary names every test that took one.
 test: setup  ## all tests (a part of them: make test TESTS=tests/edge)
-	timeout $(TEST_LIMIT_S) $(BIN)/python -m pytest -n 2 $(TESTS)
+	timeout $(TEST_LIMIT_S) $(BIN)/python -m pytest -n 2 --reruns 2 -rR $(TESTS)
 
 fuzz: build/fuzz_codec  ## altered input for the native decoder under sanitizers (more: make fuzz FUZZ_INPUTS=2000000)
 	timeout $(FUZZ_LIMIT_S) build/fuzz_codec $(FUZZ_INPUTS)
