@@ -12,7 +12,7 @@ import msgspec
 
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["BrokerConfig", "DataConfig", "DeviceConfig", "Identifier", "PartitionConfig", "load_config"]
+__all__ = ["BrokerConfig", "DataConfig", "DeviceConfig", "Identifier", "PartitionConfig", "Port", "load_config"]
 
 # Identities are levels of MQTT topics: no separator, no wildcard, nothing that a shell or a file system takes amiss.
 Identifier = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]

@@ -6,6 +6,7 @@
     ├── ArtifactError          exported graphs: missing file, wrong hash, other version
     ├── FrameError             a model or update that came over the wire and cannot be trusted
     ├── LinkError              the broker: unreachable, refused, silent for too long
+    ├── SecurityError          an identity, token or signature: missing, refused, not the one that is trusted
     ├── TrainingError          a local job that went wrong: non-finite loss, empty data
     └── RunError               a federated run that cannot go on: too few devices, another coordinator at work
 
@@ -19,6 +20,7 @@ __all__ = [
     "FrameError",
     "LinkError",
     "RunError",
+    "SecurityError",
     "SparsyedgeError",
     "TrainingError",
 ]
@@ -46,6 +48,10 @@ class FrameError(SparsyedgeError):
 
 class LinkError(SparsyedgeError):
     """The broker cannot be reached or does not do what the protocol needs."""
+
+
+class SecurityError(SparsyedgeError):
+    """Somebody or something is not who or what it must be."""
 
 
 class TrainingError(SparsyedgeError):

@@ -10,8 +10,11 @@ from pathlib import Path
 __all__ = ["sha256_file", "write_atomically"]
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that a crash at any moment leaves the old file or the new one, never a part."""
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Put `content` at `path` so that a crash at any moment leaves the old file or the new one, never a part.
+
+    A `private` file is read by its owner alone, from its first moment on.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -19,7 +22,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             # mkstemp makes files that only their owner reads; a result is for whoever the user's umask lets in.
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            if not private:
+                os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:

@@ -40,7 +40,16 @@ def test_a_device_does_not_load_torch_even_where_it_is_installed() -> None:
 def test_the_base_install_asks_for_neither_torch_nor_two_onnxruntimes() -> None:
     base = [line for line in metadata.requires("sparsyedge") or [] if "extra ==" not in line]
     names = {re.split(r"[^A-Za-z0-9-]", line)[0] for line in base}
-    assert names == {"msgspec", "numpy", "onnx", "onnxruntime", "onnxruntime-training", "paho-mqtt", "zstandard"}
+    assert names == {
+        "cryptography",
+        "msgspec",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "onnxruntime-training",
+        "paho-mqtt",
+        "zstandard",
+    }
     runtimes = [line for line in base if line.startswith("onnxruntime")]
     assert all(";" in line for line in runtimes), runtimes
 
