@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +31,8 @@ class LiveProgress:
         )
         self._bar: TaskID | None = None
         self._rounds = 0
+        self._first: tuple[int, float] | None = None
+        """The first round that was opened here, and when: what rounds take is counted from there."""
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -45,6 +48,7 @@ class LiveProgress:
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         self._rounds = rounds
+        self._first = self._first or (round_number, time.monotonic())
         self._restart()
         self._show(f"round {round_number}/{rounds}, learning rate {learning_rate:.3g}", 0, len(cohort))
 
@@ -63,7 +67,8 @@ class LiveProgress:
         accuracy = "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}"
         self._console.print(
             f"round {record.round}/{self._rounds}: accuracy {accuracy}, sparsity {record.global_sparsity:.4f}, "
-            f"down {ratio(dense, record.bytes_down)}, up {ratio(dense, record.bytes_up)}, {record.seconds:.1f} s",
+            f"down {ratio(dense, record.bytes_down)}, up {ratio(dense, record.bytes_up)}, {record.seconds:.1f} s"
+            f"{self._time_left(record.round)}",
             highlight=False,
         )
 
@@ -71,6 +76,15 @@ class LiveProgress:
         self._restart()
         if state != "finished":
             self._console.print(f"run {state}: {reason}", style="red", markup=False)
+
+    def _time_left(self, closed_round: int) -> str:
+        """How long the other rounds will take, if they go on as the rounds so far."""
+        if self._first is None or closed_round >= self._rounds:
+            return ""
+        first_round, started_s = self._first
+        per_round_s = (time.monotonic() - started_s) / (closed_round - first_round + 1)
+        left_s = per_round_s * (self._rounds - closed_round)
+        return f"; about {left_s / 60:.0f} min left" if left_s >= 90 else f"; about {left_s:.0f} s left"
 
     def _show(self, description: str, completed: int, total: int) -> None:
         if self._bar is None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunSummary
 from sparsyedge.edge.energy import Phase, PhaseCost
 
-__all__ = ["as_json", "print_summary", "ratio"]
+__all__ = ["as_json", "print_rounds", "print_summary", "ratio"]
 
 PHASES: tuple[str, ...] = get_args(Phase)
 
@@ -30,6 +30,17 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     console.print(_round_table(summary.rounds))
     console.print(_device_table(summary.devices))
     console.print(_meter_line(summary.devices), highlight=False, soft_wrap=True)
+    _print_places(console, summary)
+
+
+def print_rounds(console: Console, summary: RunSummary) -> None:
+    """The rounds alone, for runs of many devices, and where the results are."""
+    console.print()
+    console.print(_round_table(summary.rounds))
+    _print_places(console, summary)
+
+
+def _print_places(console: Console, summary: RunSummary) -> None:
     console.print(f"model     {Path(summary.run_dir) / 'model.onnx'}", highlight=False, soft_wrap=True)
     console.print(f"sha256    {summary.run.model_sha256}", highlight=False, soft_wrap=True)
     console.print(f"run       {summary.run_dir}", highlight=False, soft_wrap=True)

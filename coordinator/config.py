@@ -10,7 +10,14 @@ import msgspec
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["LearningRateConfig", "RunConfig", "check_run_config", "load_run_config"]
+__all__ = [
+    "ExportConfig",
+    "LearningRateConfig",
+    "RunConfig",
+    "SimulationConfig",
+    "check_run_config",
+    "load_run_config",
+]
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # Seeds travel as JSON numbers, which other readers hold as doubles.
@@ -23,6 +30,28 @@ class LearningRateConfig(Section, frozen=True, kw_only=True):
 
     start: Rate = 0.5
     end: Rate = 0.01
+
+
+class ExportConfig(Section, frozen=True, kw_only=True):
+    """The artifacts that a simulation makes where there are none yet, as `sparsyedge export` would."""
+
+    model: str = "resnet18"
+    width: Positive = 64
+    method: str = "sparsyfed"
+    sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.95
+    beta: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.25
+    seed: Seed = 0
+
+
+class SimulationConfig(Section, frozen=True, kw_only=True):
+    """The devices that `sparsyedge simulate` makes up: the training part of the data set, dealt out to them."""
+
+    devices: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """Of the Latent Dirichlet Allocation: small gives every device few classes, large gives all the same mix."""
+    partition_seed: Seed = 1337
+    meter: str = "auto"
+    export: ExportConfig | None = None
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
@@ -51,6 +80,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     eval_every: Positive = 1
     """Evaluate after every so many rounds; the last round is always evaluated."""
     broker: BrokerConfig = BrokerConfig()
+    simulation: SimulationConfig | None = None
+    """Read by `sparsyedge simulate` alone: a run with real devices does not need it."""
 
     @property
     def updates_needed(self) -> int:

@@ -24,8 +24,9 @@ from sparsyedge.coordinator.store import RunOutcome, Store
 from sparsyedge.coordinator.uploads import Uploads
 from sparsyedge.coordinator.verify import max_update_bytes
 from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
-from sparsyedge.edge.link import Connected, Link, Received
+from sparsyedge.edge.link import Connected, Received
 from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, Report, Topics
 
 __all__ = ["Leader"]
@@ -48,7 +49,7 @@ class Leader:
         config: RunConfig,
         artifacts: Artifacts,
         *,
-        link: Link,
+        link: Channel,
         store: Store,
         model: GlobalModel,
         observer: Observer,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import LinkError
-from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Blob, Reply, RoundTask, Topics, encode
 from sparsyedge.edge.transfer import chunk_of
 
@@ -22,7 +22,7 @@ class Outbox:
     goes away in the middle, the rest is left out until the next `renew`; devices repeat what was not answered.
     """
 
-    def __init__(self, link: Link, topics: Topics) -> None:
+    def __init__(self, link: Channel, topics: Topics) -> None:
         self._link = link
         self._topics = topics
         self._blobs: dict[str, tuple[Blob, Callable[[], bytes]]] = {}

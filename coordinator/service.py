@@ -18,6 +18,7 @@ from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.data import load
 from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import RunError, SparsyedgeError
@@ -29,15 +30,32 @@ __all__ = ["Coordinator", "prepare"]
 log = logging.getLogger(__name__)
 
 
-def prepare(config: RunConfig, observer: Observer) -> Coordinator:
-    """A coordinator for the run, with artifacts and data read and checked; nothing is written or sent yet."""
+def prepare(
+    config: RunConfig,
+    observer: Observer,
+    *,
+    connect: Callable[[], Channel] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Coordinator:
+    """A coordinator for the run, with artifacts and data read and checked; nothing is written or sent yet.
+
+    `connect` and `clock` are for simulations: another way to the devices than the broker, and another time than ours.
+    """
     check_run_config(config)
     artifacts = Artifacts.load(config.artifacts_path)
     dataset = load(config.dataset, config.data_path)
     check_fit(dataset, artifacts.manifest)
     session = DenseSession(artifacts, threads=config.threads)
     initial = session.state()
-    return Coordinator(config, artifacts, initial=initial, evaluate=Evaluator(session, dataset.test), observer=observer)
+    return Coordinator(
+        config,
+        artifacts,
+        initial=initial,
+        evaluate=Evaluator(session, dataset.test),
+        observer=observer,
+        connect=connect,
+        clock=clock,
+    )
 
 
 class Coordinator:
@@ -51,6 +69,7 @@ class Coordinator:
         initial: State,
         evaluate: Evaluate,
         observer: Observer,
+        connect: Callable[[], Channel] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -58,6 +77,7 @@ class Coordinator:
         self._initial = initial
         self._evaluate = evaluate
         self._observer = observer
+        self._connect = connect or self._link
         self._clock = clock
         self._interrupted = threading.Event()
 
@@ -72,7 +92,7 @@ class Coordinator:
         not be completed.
         """
         config = self._config
-        link = Link(config.broker.host, config.broker.port, identity=f"{config.fleet}-coordinator-{config.name}")
+        link = self._connect()
         # The broker first: a run directory without a run in it would only be in the way of the next attempt.
         link.open()
         try:
@@ -91,7 +111,11 @@ class Coordinator:
         finally:
             link.close()
 
-    def _record(self, link: Link, store: Store) -> RunSummary:
+    def _link(self) -> Channel:
+        config = self._config
+        return Link(config.broker.host, config.broker.port, identity=f"{config.fleet}-coordinator-{config.name}")
+
+    def _record(self, link: Channel, store: Store) -> RunSummary:
         """Lead the run and leave in the store how it ended, whichever way that is."""
         try:
             self._lead(link, store)
@@ -115,7 +139,7 @@ class Coordinator:
             log.warning("the failure itself could not be recorded: %s", fault)
         self._observer.run_ended(state="failed", reason=str(error))
 
-    def _lead(self, link: Link, store: Store) -> None:
+    def _lead(self, link: Channel, store: Store) -> None:
         model = GlobalModel(self._config, self._artifacts, self._initial, store=store, evaluate=self._evaluate)
         leader = Leader(
             self._config,

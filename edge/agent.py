@@ -18,18 +18,17 @@ from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, peak_rss_mb
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
 from sparsyedge.edge.messages import Blob, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.prune import prune_global
-from sparsyedge.edge.session import Session, choose_kind, remaining_work
-from sparsyedge.edge.sparse_session import SparseSession
+from sparsyedge.edge.session import Session
 from sparsyedge.edge.tensors import State, first_nonfinite, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.transfer import blob_of
 from sparsyedge.edge.wire import decode_frame, encode_frame
+from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["Action", "Agent", "check_fit", "decide", "describe"]
 
@@ -92,7 +91,7 @@ class Agent:
         meter: EnergyMeter,
         cache: Cache,
         outbox: Outbox,
-        threads: int = 1,
+        workbench: Workbench,
         until_finished: bool = False,
     ) -> None:
         self._device = device
@@ -101,12 +100,10 @@ class Agent:
         self._meter = meter
         self._cache = cache
         self._outbox = outbox
-        self._threads = threads
+        self._workbench = workbench
         self._until_finished = until_finished
         self._stopped = threading.Event()
         self._settled: str | None = None
-        self._artifacts: Artifacts | None = None
-        self._session: Session | None = None
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -122,6 +119,17 @@ class Agent:
                     refreshed_s = time.monotonic()
         finally:
             self._courier.leave()
+
+    def answer(self) -> None:
+        """Do what the present task asks for and return when it asks for nothing more, instead of waiting as `run` does.
+
+        For whoever gives turns to many devices.
+        """
+        while (task := self._courier.task) is not None and not self._stopped.is_set():
+            action = self._decide(task)
+            if action not in (Action.TRAIN, Action.OFFER):
+                return
+            self._take_part(task, action)
 
     def _take_turn(self) -> bool:
         """Do what the current task asks for, or wait a moment for another; False when it is time to leave."""
@@ -184,28 +192,14 @@ class Agent:
 
     def _prepare(self, task: RoundTask) -> tuple[Session, Manifest]:
         """A session that holds the task's model, fetched as far as the device does not have it."""
-        artifacts = self._artifacts
-        if artifacts is None or artifacts.directory != self._cache.folder(task.manifest.sha256):
-            self._artifacts = self._session = None
-            artifacts = self._artifacts = self._fetch_artifacts(task)
+        artifacts = self._workbench.artifacts(task.manifest.sha256)
+        if artifacts is None:
+            artifacts = self._fetch_artifacts(task)
+            self._workbench.put(artifacts, task.manifest.sha256)
         manifest = artifacts.manifest
         check_fit(self._samples, manifest)
-        if task.model_id == manifest.initial_model:
-            # The checkpoint holds it; a session that has trained no longer does.
-            self._session = None
-            self._session = DenseSession(artifacts, threads=self._threads)
-            return self._session, manifest
-        state = self._fetch_model(task, manifest)
-        kind = choose_kind(manifest, state)
-        log.info(
-            "round %d: %.1f %% of the work is left; %s graph", task.round, 100 * remaining_work(manifest, state), kind
-        )
-        if self._session is None or self._session.kind != kind:
-            # One at a time: the dense session alone holds several copies of the model.
-            self._session = None
-            self._session = (SparseSession if kind == "sparse" else DenseSession)(artifacts, threads=self._threads)
-        self._session.load(state)
-        return self._session, manifest
+        model = None if task.model_id == manifest.initial_model else self._fetch_model(task, manifest)
+        return self._workbench.session(model, round_number=task.round), manifest
 
     def _fetch_artifacts(self, task: RoundTask) -> Artifacts:
         sha256 = task.manifest.sha256
@@ -270,6 +264,10 @@ class Agent:
 
     def _make_update(self, task: RoundTask) -> None:
         """The first four phases; leaves the update in the outbox."""
+        with self._workbench.lock:
+            self._work_on(task)
+
+    def _work_on(self, task: RoundTask) -> None:
         log.info("run %s, round %d of %d: taking part", task.run, task.round, task.rounds)
         self._courier.bytes_down = self._courier.bytes_up = 0
         recorder = PhaseRecorder(self._meter)

@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": ("sparsyedge.benchmarks.demo:main", "a whole federated run on this machine, in one command"),
     "export": ("sparsyedge.export.cli:main", "make the artifacts that devices train: graphs, checkpoint, manifest"),
     "coordinator": ("sparsyedge.coordinator.cli:main", "lead a fleet through the rounds of a run"),
+    "simulate": ("sparsyedge.benchmarks.simulate.command:main", "a run of many simulated devices on this machine"),
     "bench": ("sparsyedge.benchmarks.bench:main", "measure this machine: training steps and the wire, against peers"),
     "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
     "frame": ("sparsyedge.edge.frame_cli:main", "look into a frame: a model or an update as it travels"),
@@ -31,7 +32,7 @@ EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 
 # What a subcommand needs beyond the base install, which is a device's.
-EXTRAS = {"bench": "demo", "demo": "demo", "export": "export", "coordinator": "coordinator"}
+EXTRAS = {"bench": "demo", "demo": "demo", "simulate": "demo", "export": "export", "coordinator": "coordinator"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, LinkError
-from sparsyedge.edge.link import Connected, Link, Received
+from sparsyedge.edge.link import Connected, Received
 from sparsyedge.edge.messages import (
     Accepted,
     Blob,
@@ -69,7 +70,7 @@ def offline_status(boot_id: str) -> bytes:
 class Courier:
     """A device's end of the protocol, over an open link; counts the bytes of the chunks that it carries."""
 
-    def __init__(self, link: Link, member: Member) -> None:
+    def __init__(self, link: Channel, member: Member) -> None:
         self.task: RoundTask | None = None
         """The latest word of the coordinator."""
         self.bytes_down = 0

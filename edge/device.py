@@ -22,6 +22,7 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.outbox import Outbox
+from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["load_samples", "main"]
 
@@ -94,7 +95,7 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
         meter=meter,
         cache=Cache(work_dir),
         outbox=Outbox(work_dir / "outbox"),
-        threads=config.threads,
+        workbench=Workbench(threads=config.threads),
         until_finished=until_finished,
     )
     # Before the link opens, so that the first event comes when the broker knows what we wait for.

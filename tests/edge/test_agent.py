@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge import agent as agent_module
 from sparsyedge.edge import courier as courier_module
+from sparsyedge.edge import workbench as workbench_module
 from sparsyedge.edge.agent import Action, Agent, check_fit, decide, describe
 from sparsyedge.edge.artifacts import MANIFEST_VERSION, Artifacts, decode_manifest
 from sparsyedge.edge.cache import Cache
@@ -44,6 +45,7 @@ from sparsyedge.edge.outbox import Outbox, task_key
 from sparsyedge.edge.tensors import FloatArray, State, model_id
 from sparsyedge.edge.transfer import Assembly, blob_of, chunk_of
 from sparsyedge.edge.wire import decode_frame, encode_frame
+from sparsyedge.edge.workbench import Workbench
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -234,7 +236,7 @@ def samples(*, label: int = 3, shape: tuple[int, ...] = (3, 8, 8)) -> Samples:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "DenseSession", FakeSession)
+    monkeypatch.setattr(workbench_module, "DenseSession", FakeSession)
     monkeypatch.setattr(agent_module, "RETRY_S", 0.02)
     monkeypatch.setattr(courier_module, "STALL_S", 0.02)
     monkeypatch.setattr(courier_module, "OFFER_AGAIN_S", 0.02)
@@ -266,6 +268,7 @@ def make_agent(coordinator: Coordinator, tmp_path: Path) -> Callable[..., Agent]
             meter=NullMeter(),
             cache=Cache(tmp_path),
             outbox=Outbox(tmp_path / "outbox"),
+            workbench=Workbench(),
             until_finished=True,
         )
 

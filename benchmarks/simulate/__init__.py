@@ -1,0 +1,5 @@
+"""Many devices on one machine: the coordinator and the agents of real runs, with another link between them."""
+
+from sparsyedge.benchmarks.simulate.run import LinkKind, simulate
+
+__all__ = ["LinkKind", "simulate"]

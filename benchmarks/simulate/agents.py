@@ -1,0 +1,118 @@
+"""The device agents of `--link mqtt`: a few processes with many agents each, every agent on a connection of its own.
+
+Agents of one process train one at a time, on one workbench: memory goes with the processes and not with the devices.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from sparsyedge.benchmarks.simulate.device import BOOT_ID, DeviceRoom, Setup
+from sparsyedge.benchmarks.simulate.workers import ONE_THREAD, environment
+from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.config import BrokerConfig
+from sparsyedge.edge.courier import offline_status
+from sparsyedge.edge.errors import LinkError, RunError
+from sparsyedge.edge.link import Link
+
+__all__ = ["Hosts", "started_agents"]
+
+STOP_LIMIT_S = 30.0
+OPEN_LIMIT_S = 120.0
+WATCH_S = 0.5
+
+
+class Hosts:
+    """The processes; `check` raises RunError where one has died."""
+
+    def __init__(self, processes: list[BaseProcess]) -> None:
+        self._processes = processes
+
+    def check(self) -> None:
+        for process in self._processes:
+            if process.exitcode not in (None, 0):
+                raise RunError(
+                    f"a process of simulated devices ended with exit code {process.exitcode}; "
+                    f"if the machine ran out of memory, use fewer with --workers"
+                )
+
+    @property
+    def dead(self) -> bool:
+        return any(process.exitcode not in (None, 0) for process in self._processes)
+
+
+@contextmanager
+def started_agents(count: int, setup: Setup, *, devices: Sequence[str], broker: BrokerConfig) -> Iterator[Hosts]:
+    """All devices, spread over `count` processes that live as long as the block; none is left behind."""
+    context = multiprocessing.get_context("spawn")
+    processes: list[BaseProcess] = []
+    pipes: list[Connection] = []
+    try:
+        for index in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=host, args=(theirs, setup, devices[index::count], broker), daemon=True)
+            with environment(ONE_THREAD):
+                process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        yield Hosts(processes)
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for started in processes:
+            started.join(STOP_LIMIT_S)
+            if started.is_alive():
+                started.kill()
+                started.join()
+            started.close()
+
+
+def host(connection: Connection, setup: Setup, devices: Sequence[str], broker: BrokerConfig) -> None:
+    """Run these devices until the run is finished, or the pipe to the simulation is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(format=f"%(asctime)s worker {os.getpid()} %(levelname)s %(message)s", level=logging.WARNING)
+    room = DeviceRoom(setup)
+    agents: list[Agent] = []
+    threads = []
+    try:
+        for device in devices:
+            agent, thread = _start(room, device, broker, setup.fleet)
+            agents.append(agent)
+            threads.append(thread)
+        while any(thread.is_alive() for thread in threads) and not connection.poll(WATCH_S):
+            pass
+    finally:
+        for agent in agents:
+            agent.stop()
+        for thread in threads:
+            thread.join()
+        room.close()
+
+
+def _start(room: DeviceRoom, device: str, broker: BrokerConfig, fleet: str) -> tuple[Agent, threading.Thread]:
+    will = (room.topics.status(device), offline_status(BOOT_ID))
+    link = Link(broker.host, broker.port, identity=f"{fleet}-{device}", will=will)
+    agent, courier = room.agent(device, link)
+    courier.join()
+    link.open(OPEN_LIMIT_S)
+
+    def run() -> None:
+        try:
+            agent.run()
+        except LinkError as error:
+            logging.getLogger(__name__).error("device %s: %s", device, error)
+        finally:
+            link.close()
+
+    thread = threading.Thread(target=run, name=device, daemon=True)
+    thread.start()
+    return agent, thread

@@ -1,0 +1,57 @@
+"""`sparsyedge simulate RUN.toml`: many devices on this machine, with the trainer, wire and rounds of real runs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.progress import LiveProgress
+from sparsyedge.benchmarks.simulate.run import simulate
+from sparsyedge.benchmarks.tables import as_json, print_rounds
+from sparsyedge.coordinator.config import load_run_config
+from sparsyedge.coordinator.observer import SilentObserver
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """The command line of `sparsyedge simulate`."""
+    arguments = _parser().parse_args(argv)
+    config = load_run_config(arguments.config)
+    if arguments.out is not None:
+        config = msgspec.structs.replace(config, run_dir=str(arguments.out))
+    console = Console(stderr=arguments.json)
+    started_s = time.monotonic()
+    if arguments.json:
+        summary = simulate(config, link=arguments.link, workers=arguments.workers, observer=SilentObserver())
+        print(as_json(summary))
+        return 0
+    with LiveProgress(console) as progress:
+        summary = simulate(config, link=arguments.link, workers=arguments.workers, observer=progress)
+    print_rounds(console, summary)
+    console.print(f"took      {time.monotonic() - started_s:.0f} s", highlight=False)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge simulate",
+        description="Run a federated run of many devices on this machine; started again, a run that was cut short goes "
+        "on. RUN.toml is the coordinator's, with a table [simulation].",
+    )
+    parser.add_argument("config", type=Path, metavar="RUN.toml")
+    parser.add_argument(
+        "--link",
+        choices=("memory", "mqtt"),
+        default="memory",
+        help="what devices and coordinator meet over: pipes, or a Mosquitto on loopback (default: %(default)s)",
+    )
+    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (default: the config's `run_dir`)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    return parser

@@ -1,0 +1,65 @@
+"""One simulated device: an agent as on a real device, with its folder, its share of the data and a given channel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.benchmarks.simulate.shares import Shares
+from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.cache import Cache
+from sparsyedge.edge.channel import Channel
+from sparsyedge.edge.courier import Courier, Member
+from sparsyedge.edge.energy import EnergyMeter, open_meter
+from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.outbox import Outbox
+from sparsyedge.edge.workbench import Workbench
+
+__all__ = ["BOOT_ID", "SOFTWARE", "DeviceRoom", "Setup"]
+
+BOOT_ID = "simulated"
+SOFTWARE = "sparsyedge simulate"
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker process must know to be any of the devices."""
+
+    fleet: str
+    devices_dir: str
+    shares_dir: str
+    threads: int
+    meter: str
+
+
+class DeviceRoom:
+    """What the devices of one process share: the data on disk, the workbench and the meter."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.topics = Topics(setup.fleet)
+        self._devices_dir = Path(setup.devices_dir)
+        self._shares = Shares(Path(setup.shares_dir))
+        self._workbench = Workbench(threads=setup.threads)
+        self._meter: EnergyMeter = open_meter(setup.meter)
+
+    def close(self) -> None:
+        """Stop the meter."""
+        self._meter.stop()
+
+    def agent(self, device: str, channel: Channel) -> tuple[Agent, Courier]:
+        """The device as it was left, ready to join over the channel."""
+        samples = self._shares.of(device)
+        member = Member(device=device, topics=self.topics, boot_id=BOOT_ID, software=SOFTWARE, samples=len(samples))
+        courier = Courier(channel, member)
+        folder = self._devices_dir / device
+        agent = Agent(
+            device,
+            courier,
+            samples=samples,
+            meter=self._meter,
+            cache=Cache(folder),
+            outbox=Outbox(folder / "outbox"),
+            workbench=self._workbench,
+            until_finished=True,
+        )
+        return agent, courier

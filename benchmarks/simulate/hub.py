@@ -1,0 +1,153 @@
+"""The coordinator's channel of `--link memory`: a broker without a network, and the devices' turns on the workers.
+
+The coordinator works as over MQTT: it retains chunks and tasks here, devices offer and upload through here. What the
+hub adds is who gets a turn, and time: a deadline passes when nobody is left who could still answer, never because this
+machine is slow. So a run's model depends on its seed, and not on how many workers there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from sparsyedge.benchmarks.simulate.device import BOOT_ID, SOFTWARE
+from sparsyedge.benchmarks.simulate.pipe import Carry, Publish, Subscribe, Unsubscribe, matches
+from sparsyedge.benchmarks.simulate.workers import Worker, Workers
+from sparsyedge.edge.link import Connected, Received
+from sparsyedge.edge.messages import DeviceStatus, RoundTask, Topics, decode, encode
+
+__all__ = ["Drop", "HeldClock", "Hub"]
+
+Drop = Callable[[int, str], bool]
+"""Whether a device, in a round, takes the task and is never heard of again."""
+
+HELD_SHARE = 0.9
+
+
+class HeldClock:
+    """Seconds that pass as everywhere, but stop short of a deadline until somebody lets it pass."""
+
+    def __init__(self) -> None:
+        self._skipped_s = 0.0
+        self._limit_s: float | None = None
+        self._deadline_s = 0.0
+
+    def __call__(self) -> float:
+        now_s = time.monotonic() + self._skipped_s
+        return now_s if self._limit_s is None else min(now_s, self._limit_s)
+
+    def hold(self, left_s: float) -> None:
+        """Stop before a deadline that is `left_s` away."""
+        now_s = self()
+        self._deadline_s = now_s + left_s
+        self._limit_s = now_s + HELD_SHARE * left_s
+
+    def release(self) -> None:
+        """Go on from where the clock stands."""
+        now_s = self()
+        self._limit_s = None
+        self._skipped_s = now_s - time.monotonic()
+
+    def pass_deadline(self) -> None:
+        """Let the deadline be a second ago."""
+        self._limit_s = None
+        self._skipped_s = self._deadline_s + 1.0 - time.monotonic()
+
+
+class Hub:
+    """A channel for one coordinator, in its thread; `samples` names the devices and how many samples each has."""
+
+    def __init__(
+        self, topics: Topics, samples: Mapping[str, int], *, workers: Workers, clock: HeldClock, drop: Drop | None
+    ) -> None:
+        self._topics = topics
+        self._samples = samples
+        self._workers = workers
+        self._clock = clock
+        self._drop = drop
+        self._retained: dict[str, bytes] = {}
+        self._patterns: set[str] = set()
+        self._inbox: deque[Received | Connected] = deque()
+        self._open = False
+        self._round = 0
+        self._told: set[str] = set()
+        self._waiting: deque[str] = deque()
+
+    # ---- the coordinator's channel -----------------------------------------------------------------------------------
+
+    def open(self, timeout_s: float = 10.0) -> None:
+        """All devices are online from the start."""
+        self._inbox.append(Connected())
+        for device, samples in self._samples.items():
+            status = DeviceStatus(state="online", boot_id=BOOT_ID, samples=samples, software=SOFTWARE)
+            self._inbox.append(Received(self._topics.status(device), encode(status), True))
+
+    def close(self) -> None:
+        """The workers belong to somebody else."""
+
+    def subscribe(self, pattern: str) -> None:
+        self._patterns.add(pattern)
+
+    def unsubscribe(self, pattern: str) -> None:
+        self._patterns.discard(pattern)
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False, timeout_s: float = 30.0) -> None:
+        if retain and payload:
+            self._retained[topic] = payload
+        elif retain:
+            self._retained.pop(topic, None)
+        for worker in self._workers.all:
+            if any(matches(pattern, topic) for pattern in worker.patterns):
+                worker.send(Carry(topic, payload, False))
+        if topic == self._topics.round and payload:
+            self._note_task(decode(payload, RoundTask))
+
+    def receive(self, timeout_s: float) -> Received | Connected | None:
+        self._give_turns()
+        if not self._inbox:
+            if self._open and not self._workers.busy and not self._waiting:
+                # Nobody is left who could answer, so the round's time is over.
+                self._clock.pass_deadline()
+                return None
+            for worker in self._workers.ready(timeout_s):
+                self._hear(worker)
+        return self._inbox.popleft() if self._inbox else None
+
+    # ---- the devices' turns ------------------------------------------------------------------------------------------
+
+    def _note_task(self, task: RoundTask) -> None:
+        """Let the cohort of an open round have turns; a round that is open no more needs none."""
+        if task.round != self._round:
+            self._round = task.round
+            self._told.clear()
+        self._open = task.state == "open"
+        if not self._open:
+            self._waiting.clear()
+            self._clock.release()
+            return
+        self._clock.hold(task.deadline_unix_s - time.time())
+        for device in task.cohort:
+            if device not in self._told:
+                self._told.add(device)
+                if self._drop is None or not self._drop(task.round, device):
+                    self._waiting.append(device)
+
+    def _give_turns(self) -> None:
+        while self._waiting and (worker := self._workers.idle()) is not None:
+            worker.give_turn(self._waiting.popleft())
+
+    def _hear(self, worker: Worker) -> None:
+        match worker.receive():
+            case Publish(topic, payload):
+                if any(matches(pattern, topic) for pattern in self._patterns):
+                    self._inbox.append(Received(topic, payload, False))
+            case Subscribe(pattern):
+                worker.patterns.add(pattern)
+                for topic, payload in self._retained.items():
+                    if matches(pattern, topic):
+                        worker.send(Carry(topic, payload, True))
+            case Unsubscribe(pattern):
+                worker.patterns.discard(pattern)
+            case _:
+                pass

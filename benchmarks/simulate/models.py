@@ -1,0 +1,55 @@
+"""The artifacts of a simulation: those that are there, or new ones where the config says how to make them."""
+
+from __future__ import annotations
+
+from sparsyedge.coordinator.config import ExportConfig, RunConfig
+from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest
+from sparsyedge.edge.errors import ConfigError
+
+__all__ = ["ensure_artifacts"]
+
+
+def ensure_artifacts(config: RunConfig) -> Artifacts:
+    """The run's artifacts; raises ConfigError where those on disk are not the ones that the config describes."""
+    directory = config.artifacts_path
+    wanted = config.simulation.export if config.simulation else None
+    if wanted is not None and not (directory / MANIFEST_NAME).is_file():
+        return _export(config, wanted)
+    artifacts = Artifacts.load(directory)
+    if wanted is not None:
+        _compare(artifacts.manifest, wanted, str(directory))
+    return artifacts
+
+
+def _export(config: RunConfig, wanted: ExportConfig) -> Artifacts:
+    # Imported on use: torch is not needed to simulate with artifacts that are there.
+    from sparsyedge.export.cli import DATASETS, export_model, make_method
+    from sparsyedge.export.models import ModelSpec
+
+    if config.dataset not in DATASETS:
+        raise ConfigError(
+            f"key `dataset` has value {config.dataset!r}: artifacts can be made for {', '.join(DATASETS)}; for another "
+            f"data set run `sparsyedge export --input-shape ... --out {config.artifacts}` first"
+        )
+    shape, classes = DATASETS[config.dataset]
+    spec = ModelSpec(wanted.model, wanted.width, classes, shape)
+    method = make_method(wanted.method, sparsity=wanted.sparsity, beta=wanted.beta)
+    artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed)
+    return artifacts
+
+
+def _compare(manifest: Manifest, wanted: ExportConfig, directory: str) -> None:
+    method = manifest.method
+    pairs = {
+        "model": (manifest.model, wanted.model),
+        "width": (manifest.width, wanted.width),
+        "method": (method.name, wanted.method),
+        "sparsity": (method.sparsity, wanted.sparsity),
+        "seed": (manifest.seed, wanted.seed),
+    }
+    for key, (found, asked) in pairs.items():
+        if found != asked:
+            raise ConfigError(
+                f"key `simulation.export.{key}` has value {asked!r}, the artifacts in {directory} were made with "
+                f"{found!r}; name another folder in `artifacts`, or remove this one"
+            )

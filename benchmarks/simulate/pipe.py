@@ -1,0 +1,106 @@
+"""What the hub and its workers say to each other over pipes, and a device's end of that.
+
+The device's protocol stays as it is: the same topics and payloads that MQTT would carry travel as these messages.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from sparsyedge.edge.link import Connected, Received
+
+__all__ = ["Carry", "Done", "PipeLink", "Publish", "Subscribe", "Turn", "Unsubscribe", "decode", "encode", "matches"]
+
+
+class Turn(msgspec.Struct, frozen=True, tag="turn"):
+    """To a worker: be this device until it has answered the present task."""
+
+    device: str
+
+
+class Carry(msgspec.Struct, frozen=True, tag="carry"):
+    """To a worker: a message that its device asked for."""
+
+    topic: str
+    payload: bytes
+    retained: bool
+
+
+class Publish(msgspec.Struct, frozen=True, tag="publish"):
+    """From a worker: a message of its device."""
+
+    topic: str
+    payload: bytes
+
+
+class Subscribe(msgspec.Struct, frozen=True, tag="subscribe"):
+    """From a worker: its device asks for these topics."""
+
+    pattern: str
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, tag="unsubscribe"):
+    """From a worker: its device no longer asks for these topics."""
+
+    pattern: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """From a worker: the turn is over."""
+
+    device: str
+
+
+Message = Turn | Carry | Publish | Subscribe | Unsubscribe | Done
+_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    return msgspec.msgpack.encode(message)
+
+
+def decode(content: bytes) -> Message:
+    return _DECODER.decode(content)
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a topic is one of those that a pattern asks for; `+` stands for any one level."""
+    wanted, found = pattern.split("/"), topic.split("/")
+    return len(wanted) == len(found) and all(a in ("+", b) for a, b in zip(wanted, found, strict=True))
+
+
+class PipeLink:
+    """The channel of the device whose turn it is; a closed pipe ends the worker with EOFError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._patterns: set[str] = set()
+
+    def open(self, timeout_s: float = 10.0) -> None:
+        """The pipe is open already."""
+
+    def close(self) -> None:
+        """The pipe stays open for the next device."""
+
+    def subscribe(self, pattern: str) -> None:
+        self._patterns.add(pattern)
+        self._connection.send_bytes(encode(Subscribe(pattern)))
+
+    def unsubscribe(self, pattern: str) -> None:
+        self._patterns.discard(pattern)
+        self._connection.send_bytes(encode(Unsubscribe(pattern)))
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False, timeout_s: float = 30.0) -> None:
+        """Send a message; the hub speaks for the devices' retained status itself, so nothing here is retained."""
+        self._connection.send_bytes(encode(Publish(topic, payload)))
+
+    def receive(self, timeout_s: float) -> Received | Connected | None:
+        while self._connection.poll(timeout_s):
+            message = decode(self._connection.recv_bytes())
+            if isinstance(message, Carry) and any(matches(pattern, message.topic) for pattern in self._patterns):
+                return Received(message.topic, message.payload, message.retained)
+            # The device before had asked for it; whoever waits here need not wait longer for that.
+            timeout_s = 0
+        return None

@@ -1,0 +1,140 @@
+"""One federated run on this machine: the data dealt out, the devices made up, the real coordinator in front of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sparsyedge.benchmarks.simulate.agents import Hosts, started_agents
+from sparsyedge.benchmarks.simulate.device import Setup
+from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
+from sparsyedge.benchmarks.simulate.models import ensure_artifacts
+from sparsyedge.benchmarks.simulate.mosquitto import started_mosquitto
+from sparsyedge.benchmarks.simulate.shares import write_shares
+from sparsyedge.benchmarks.simulate.workers import started_workers
+from sparsyedge.coordinator.config import RunConfig, SimulationConfig, check_run_config
+from sparsyedge.coordinator.observer import Observer, SilentObserver
+from sparsyedge.coordinator.records import RunSummary
+from sparsyedge.coordinator.service import Coordinator, prepare
+from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
+from sparsyedge.edge.data import load
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.storage import sha256_file
+
+__all__ = ["LinkKind", "simulate"]
+
+LinkKind = Literal["memory", "mqtt"]
+WATCH_S = 0.5
+# Devices share a machine that may be slow, and here that is no reason to go on without one.
+PATIENCE_S = 7 * 86_400.0
+
+
+def simulate(
+    config: RunConfig,
+    *,
+    link: LinkKind = "memory",
+    workers: int | None = None,
+    drop: Drop | None = None,
+    observer: Observer | None = None,
+) -> RunSummary:
+    """Run to the end, or on to the end where the run directory holds the beginning; returns what was recorded.
+
+    `config.simulation` says which devices there are. `drop(round, device)` says who takes a task and is never heard of
+    again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`.
+    """
+    simulation = config.simulation
+    if simulation is None:
+        raise ConfigError("key `simulation` is missing; add a table [simulation] with `devices` to the run's config")
+    if drop is not None and link != "memory":
+        raise ConfigError("devices can be dropped with link `memory` alone")
+    config = _complete(config, simulation, link)
+    check_run_config(config)
+    artifacts = ensure_artifacts(config)
+    count = min(workers or os.cpu_count() or 1, config.cohort_size)
+    with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
+        shares_dir = Path(scratch)
+        samples = write_shares(
+            load(config.dataset, config.data_path).train,
+            shares_dir,
+            devices=simulation.devices,
+            alpha=simulation.alpha,
+            seed=simulation.partition_seed,
+        )
+        setup = Setup(
+            fleet=config.fleet,
+            devices_dir=str((config.run_path / "devices").resolve()),
+            shares_dir=scratch,
+            threads=config.threads,
+            meter=simulation.meter,
+        )
+        _install(artifacts, config.run_path / "devices", tuple(samples))
+        observer = observer or SilentObserver()
+        if link == "mqtt":
+            broker = stack.enter_context(started_mosquitto(shares_dir))
+            config = msgspec.structs.replace(config, broker=broker)
+            hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
+            coordinator = prepare(config, observer)
+            stack.enter_context(_watched(hosts, coordinator))
+            summary = coordinator.run()
+            hosts.check()
+            return summary
+        clock = HeldClock()
+        pool = stack.enter_context(started_workers(count, setup))
+        hub = Hub(Topics(config.fleet), samples, workers=pool, clock=clock, drop=drop)
+        return prepare(config, observer, connect=lambda: hub, clock=clock).run()
+
+
+def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -> RunConfig:
+    """The config with what a simulation decides: round 1 waits for all devices, so that cohorts are drawn from all."""
+    if config.cohort_size > simulation.devices:
+        raise ConfigError(
+            f"key `cohort_size` has value {config.cohort_size}: there are `simulation.devices` = {simulation.devices}; "
+            f"allowed are 1 to {simulation.devices}"
+        )
+    deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
+    return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
+
+
+def _install(artifacts: Artifacts, devices_dir: Path, devices: tuple[str, ...]) -> None:
+    """Give every device the artifacts, as if it had fetched them: one copy on disk, however many devices."""
+    manifest = sha256_file(artifacts.directory / MANIFEST_NAME)
+    shared = devices_dir / "artifacts"
+    folder = shared / manifest
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (MANIFEST_NAME, *(file.name for file in artifacts.manifest.files.values())):
+        if not (folder / name).is_file():
+            shutil.copyfile(artifacts.directory / name, folder / name)
+    for device in devices:
+        link = devices_dir / device / "artifacts"
+        link.parent.mkdir(exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(Path("..") / "artifacts", target_is_directory=True)
+
+
+@contextmanager
+def _watched(hosts: Hosts, coordinator: Coordinator) -> Iterator[None]:
+    """Interrupt the coordinator when a process of devices dies: it would wait for them until its deadline."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_S):
+            if hosts.dead:
+                coordinator.interrupt()
+                return
+
+    thread = threading.Thread(target=watch, name="simulate-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,44 @@
+"""The devices' shares of a data set on disk: written once, mapped by every worker, so that memory does not grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sparsyedge.edge.data import Samples, lda_partition
+
+__all__ = ["Shares", "device_names", "write_shares"]
+
+
+def device_names(devices: int) -> tuple[str, ...]:
+    """The identities of simulated devices; with leading zeros, so that order by name is order by number."""
+    digits = max(3, len(str(devices - 1)))
+    return tuple(f"device-{index:0{digits}d}" for index in range(devices))
+
+
+def write_shares(samples: Samples, directory: Path, *, devices: int, alpha: float, seed: int) -> dict[str, int]:
+    """Deal the samples out and write each device's together; returns how many each has."""
+    parts = lda_partition(samples.y, devices, alpha, seed)
+    order = np.concatenate(parts)
+    ends = np.cumsum([len(part) for part in parts])
+    np.save(directory / "x.npy", samples.x[order])
+    np.save(directory / "y.npy", samples.y[order])
+    np.save(directory / "ends.npy", ends)
+    return {name: len(part) for name, part in zip(device_names(devices), parts, strict=True)}
+
+
+class Shares:
+    """Reads what `write_shares` wrote."""
+
+    def __init__(self, directory: Path) -> None:
+        self._x = np.load(directory / "x.npy", mmap_mode="r")
+        self._y = np.load(directory / "y.npy", mmap_mode="r")
+        ends = np.load(directory / "ends.npy")
+        starts = np.concatenate([[0], ends[:-1]])
+        self._bounds = dict(zip(device_names(len(ends)), zip(starts, ends, strict=True), strict=True))
+
+    def of(self, device: str) -> Samples:
+        """One device's samples, in memory."""
+        start, end = self._bounds[device]
+        return Samples(np.array(self._x[start:end]), np.array(self._y[start:end]))

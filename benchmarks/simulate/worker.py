@@ -1,0 +1,40 @@
+"""A worker process of `--link memory`: is one device after the other, as the hub gives it turns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from multiprocessing.connection import Connection
+
+from sparsyedge.benchmarks.simulate.device import DeviceRoom, Setup
+from sparsyedge.benchmarks.simulate.pipe import Done, PipeLink, Turn, decode, encode
+
+__all__ = ["work"]
+
+
+def work(connection: Connection, setup: Setup) -> None:
+    """Take turns until the hub closes the pipe."""
+    # Ctrl-C reaches the whole process group; the hub ends its workers in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(format=f"%(asctime)s worker {os.getpid()} %(levelname)s %(message)s", level=logging.WARNING)
+    room = DeviceRoom(setup)
+    try:
+        while True:
+            message = decode(connection.recv_bytes())
+            # Messages for the device before, which has gone, are passed over.
+            if isinstance(message, Turn):
+                _take_turn(room, message.device, connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        room.close()
+
+
+def _take_turn(room: DeviceRoom, device: str, connection: Connection) -> None:
+    agent, courier = room.agent(device, PipeLink(connection))
+    courier.join()
+    while courier.task is None:
+        courier.listen()
+    agent.answer()
+    connection.send_bytes(encode(Done(device)))

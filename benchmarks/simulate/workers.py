@@ -1,0 +1,131 @@
+"""The worker processes of `--link memory`, as the hub sees them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+
+from sparsyedge.benchmarks.simulate.device import Setup
+from sparsyedge.benchmarks.simulate.pipe import Done, Message, Turn, decode, encode
+from sparsyedge.benchmarks.simulate.worker import work
+from sparsyedge.edge.errors import RunError
+
+__all__ = ["ONE_THREAD", "Worker", "Workers", "environment", "started_workers"]
+
+STOP_LIMIT_S = 20.0
+# One thread per worker: numpy's own threads would fight with the other workers over the cores.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Worker:
+    """One process and its pipe; messages to it never block the hub."""
+
+    def __init__(self, setup: Setup) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.device: str | None = None
+        self.patterns: set[str] = set()
+        self._process = context.Process(target=work, args=(theirs, setup), daemon=True)
+        with environment(ONE_THREAD):
+            self._process.start()
+        theirs.close()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send_all, name="simulate-sender", daemon=True)
+        self._sender.start()
+
+    def send(self, message: Message) -> None:
+        """Have a message sent after those before it."""
+        self._outgoing.put(encode(message))
+
+    def give_turn(self, device: str) -> None:
+        self.device = device
+        self.patterns.clear()
+        self.send(Turn(device))
+
+    def receive(self) -> Message:
+        """The next message; raises RunError where the process has ended."""
+        try:
+            message = decode(self.connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            self._process.join(STOP_LIMIT_S)
+            raise RunError(
+                f"a worker process ended with exit code {self._process.exitcode} while it was {self.device or 'idle'}; "
+                f"if the machine ran out of memory, use fewer with --workers"
+            ) from error
+        if isinstance(message, Done):
+            self.device = None
+            self.patterns.clear()
+        return message
+
+    def stop(self) -> None:
+        """Close the pipe, which ends the process; one that does not end is killed."""
+        self._outgoing.put(None)
+        self._sender.join(STOP_LIMIT_S)
+        self.connection.close()
+        if self.device is not None:
+            self._process.terminate()
+        self._process.join(STOP_LIMIT_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+    def _send_all(self) -> None:
+        while (content := self._outgoing.get()) is not None:
+            try:
+                self.connection.send_bytes(content)
+            except OSError:  # it has died, which `receive` notices
+                return
+
+
+class Workers:
+    """All worker processes."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.all = workers
+
+    def idle(self) -> Worker | None:
+        """One that has no turn."""
+        return next((worker for worker in self.all if worker.device is None), None)
+
+    @property
+    def busy(self) -> bool:
+        return any(worker.device is not None for worker in self.all)
+
+    def ready(self, timeout_s: float) -> list[Worker]:
+        """Those that have something to say, after at most `timeout_s`."""
+        by_connection: dict[Connection, Worker] = {worker.connection: worker for worker in self.all}
+        return [by_connection[item] for item in wait(list(by_connection), timeout_s) if isinstance(item, Connection)]
+
+
+@contextmanager
+def started_workers(count: int, setup: Setup) -> Iterator[Workers]:
+    """Worker processes that live as long as the block; none is left behind."""
+    workers: list[Worker] = []
+    try:
+        for _ in range(count):
+            workers.append(Worker(setup))
+        yield Workers(workers)
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """The environment with these values, for the processes that start in the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

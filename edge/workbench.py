@@ -1,0 +1,57 @@
+"""Where a device trains: the artifacts of its run, and the one session that is open on them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.dense_session import DenseSession
+from sparsyedge.edge.session import Session, choose_kind, remaining_work
+from sparsyedge.edge.sparse_session import SparseSession
+from sparsyedge.edge.tensors import State
+
+__all__ = ["Workbench"]
+
+log = logging.getLogger(__name__)
+
+
+class Workbench:
+    """Belongs to one device, or to several simulated ones that hold `lock` while they train on it."""
+
+    def __init__(self, *, threads: int = 1) -> None:
+        self.lock = threading.Lock()
+        self._threads = threads
+        self._manifest_sha256: str | None = None
+        self._artifacts: Artifacts | None = None
+        self._session: Session | None = None
+
+    def artifacts(self, manifest_sha256: str) -> Artifacts | None:
+        """The artifacts that lie here, if they are those of this manifest."""
+        return self._artifacts if self._manifest_sha256 == manifest_sha256 else None
+
+    def put(self, artifacts: Artifacts, manifest_sha256: str) -> None:
+        """Work on these artifacts from now on."""
+        self._session = None
+        self._artifacts, self._manifest_sha256 = artifacts, manifest_sha256
+
+    def session(self, model: State | None, *, round_number: int) -> Session:
+        """A session that holds the model, of the kind that suits it; None stands for the checkpoint's model."""
+        artifacts = self._artifacts
+        assert artifacts is not None, "put artifacts here first"
+        if model is None:
+            # The checkpoint holds it; a session that has trained no longer does.
+            self._session = None
+            self._session = DenseSession(artifacts, threads=self._threads)
+            return self._session
+        manifest = artifacts.manifest
+        kind = choose_kind(manifest, model)
+        log.info(
+            "round %d: %.1f %% of the work is left; %s graph", round_number, 100 * remaining_work(manifest, model), kind
+        )
+        if self._session is None or self._session.kind != kind:
+            # One at a time: the dense session alone holds several copies of the model.
+            self._session = None
+            self._session = (SparseSession if kind == "sparse" else DenseSession)(artifacts, threads=self._threads)
+        self._session.load(model)
+        return self._session

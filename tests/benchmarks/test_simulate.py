@@ -1,0 +1,176 @@
+"""Whole simulated runs: real coordinator, real agents, real training on digits, over both links."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.benchmarks.simulate.command import main
+from sparsyedge.benchmarks.simulate.hub import HeldClock
+from sparsyedge.benchmarks.simulate.pipe import matches
+from sparsyedge.benchmarks.simulate.shares import device_names
+from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.edge.artifacts import Artifacts, Method
+from sparsyedge.edge.errors import ConfigError, DataError, RunError
+from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.models import ModelSpec
+
+DEVICES = 40
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="session")
+def digits_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    method = Method(
+        name="sparsyfed",
+        beta=1.25,
+        sparsity=0.9,
+        weight_decay=1e-3,
+        prune_activations=True,
+        zero_grad_at_zero=True,
+    )
+    spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
+    directory = tmp_path_factory.mktemp("digits") / "artifacts"
+    artifacts, _ = build_artifacts(spec, method, directory, seed=0, check=lambda artifacts: None)
+    return artifacts
+
+
+@pytest.fixture
+def make_config(digits_artifacts: Artifacts, tmp_path: Path) -> MakeConfig:
+    def make(folder: str = "run", *, devices: int = DEVICES, **changes: object) -> RunConfig:
+        config = RunConfig(
+            name="sim",
+            artifacts=str(digits_artifacts.directory),
+            run_dir=str(tmp_path / folder),
+            dataset="digits",
+            rounds=2,
+            cohort_size=3,
+            learning_rate=LearningRateConfig(start=0.1, end=0.05),
+            simulation=SimulationConfig(devices=devices, alpha=0.5, meter="none"),
+        )
+        return msgspec.structs.replace(config, **changes)
+
+    return make
+
+
+def test_links_and_numbers_of_workers_end_in_the_same_model(make_config: MakeConfig, mosquitto: int) -> None:
+    alone = simulate(make_config("one"), workers=1)
+    several = simulate(make_config("three"), workers=3)
+    over_mqtt = simulate(make_config("mqtt"), link="mqtt", workers=2)
+    ids = [[record.model_id for record in summary.rounds] for summary in (alone, several, over_mqtt)]
+    assert len(set(ids[0])) == 2
+    assert ids[0] == ids[1] == ids[2]
+    # Not only the models agree but what travelled, and who trained.
+    traffic = [[(r.bytes_down, r.bytes_up, r.updates) for r in summary.rounds] for summary in (alone, over_mqtt)]
+    assert traffic[0] == traffic[1]
+    assert {device.id for device in alone.devices} == {device.id for device in over_mqtt.devices}
+
+
+def test_another_seed_ends_in_another_model(make_config: MakeConfig) -> None:
+    models = {simulate(make_config(f"seed{seed}", seed=seed, rounds=1)).run.model_id for seed in (1, 2)}
+    assert len(models) == 2
+
+
+def test_round_closes_without_the_devices_that_dropped_out(make_config: MakeConfig) -> None:
+    dropped: list[str] = []
+
+    def drop_first(round_number: int, device: str) -> bool:
+        if round_number == 2 and not dropped:
+            dropped.append(device)
+        return round_number == 2 and device in dropped
+
+    summary = simulate(make_config(min_updates=2, deadline_s=3600.0), drop=drop_first)
+    assert [record.updates for record in summary.rounds] == [3, 2]
+    # The deadline was waited for in the run's own time, not in ours.
+    assert summary.rounds[1].seconds >= 3600
+
+
+def test_run_fails_with_a_sentence_when_too_few_devices_answer(make_config: MakeConfig) -> None:
+    with pytest.raises(RunError, match="has 0 of 3 updates that it needs"):
+        simulate(make_config(), drop=lambda round_number, device: True)
+
+
+class KillsWorkers(SilentObserver):
+    """Kills a worker as soon as there is a round to work on."""
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        for child in map(int, children):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs Linux's /proc")
+def test_death_of_a_worker_ends_the_run_with_a_sentence(make_config: MakeConfig) -> None:
+    with pytest.raises(RunError, match="a worker process ended with exit code -9"):
+        simulate(make_config(), workers=1, observer=KillsWorkers())
+
+
+def test_run_without_simulated_devices_is_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"add a table \[simulation\]"):
+        simulate(make_config(simulation=None))
+
+
+def test_cohort_larger_than_the_fleet_is_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"`cohort_size` has value 3: there are `simulation.devices` = 2"):
+        simulate(make_config(devices=2))
+
+
+def test_more_devices_than_samples_are_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(DataError, match="devices = 50000 is out of range"):
+        simulate(make_config(devices=50_000))
+
+
+def test_artifacts_of_another_export_are_refused(make_config: MakeConfig) -> None:
+    simulation = SimulationConfig(devices=DEVICES, export=ExportConfig(width=8))
+    with pytest.raises(ConfigError, match=r"`simulation.export.width` has value 8, the artifacts in .* with 4"):
+        simulate(make_config(simulation=simulation))
+
+
+def test_command_reads_the_run_file_and_prints_the_rounds(
+    make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config()
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(
+        f'name = "sim"\nartifacts = "{config.artifacts}"\nrun_dir = "unused"\ndataset = "digits"\nrounds = 1\n'
+        f"cohort_size = 2\n[simulation]\ndevices = {DEVICES}\nalpha = 0.5\n"
+    )
+    out = tmp_path / "out"
+    assert main([str(run_file), "--out", str(out), "--workers", "1"]) == 0
+    assert "round 1/1: accuracy" in capsys.readouterr().out
+    assert (out / "model.onnx").is_file()
+
+
+def test_held_clock_stops_before_the_deadline_until_it_may_pass() -> None:
+    clock = HeldClock()
+    start_s = clock()
+    clock.hold(1e-6)
+    deadline_s = start_s + 1.0
+    assert clock() == clock() < deadline_s
+    clock.pass_deadline()
+    passed_s = clock()
+    assert passed_s >= deadline_s
+    clock.release()
+    assert clock() >= passed_s
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "expected"),
+    [("a/+/c", "a/b/c", True), ("a/+/c", "a/b/d", False), ("a/+", "a/b/c", False), ("a/b", "a/b", True)],
+)
+def test_patterns_match_topics_as_a_broker_does(pattern: str, topic: str, expected: bool) -> None:
+    assert matches(pattern, topic) is expected
+
+
+def test_order_of_devices_by_name_is_their_order_by_number() -> None:
+    names = device_names(1200)
+    assert list(names) == sorted(names)
+    assert names[7] == "device-0007"
