@@ -19,10 +19,16 @@ FUZZ_INPUTS ?= 1000000
 FUZZ_LIMIT_S ?= 600
 CODEC := $(wildcard edge/native/codec/*.cc)
 
-.PHONY: help setup demo check check-native bench-kernels test fuzz clean
+# What runs where there is no board: a cross-compiled wheel, and a Debian tree that it is installed in.
+ARM_WHEEL = dist/sparsyedge-$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)-py3-none-manylinux_2_34_aarch64.whl
+ARM_SUITE ?= bookworm
+ARM_TREE  = build/arm/$(ARM_SUITE)
+PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
+
+.PHONY: help setup demo check check-native bench-kernels test fuzz clean wheel-aarch64 arm-tree
 
 help:  ## show what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
 
 demo: setup  ## a whole federated run on this machine (options: make demo DEMO="--rounds 3")
 	$(BIN)/sparsyedge demo $(DEMO)
@@ -60,7 +66,19 @@ build/fuzz_codec: tests/native/fuzz_codec.cc $(CODEC) edge/native/codec/codec.h
 	g++ -std=c++17 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
 	  -Iedge/native/codec -o $@ tests/native/fuzz_codec.cc $(CODEC)
 
-setup: $(VENV)/.installed $(STOCK)/.installed .typing/.linked mosquitto  ## everything the other targets need
+wheel-aarch64: $(ARM_WHEEL)  ## the device's wheel for 64-bit ARM, cross-compiled and checked (dist/)
+
+$(ARM_WHEEL): $(NATIVE) $(PACKAGED) | setup
+	$(BIN)/python -m sparsyedge.hardware.arm.wheel --out dist
+
+arm-tree: $(ARM_TREE)/.made  ## a Debian arm64 tree with that wheel in it (Debian 13: make arm-tree ARM_SUITE=trixie)
+
+$(ARM_TREE)/.made: $(ARM_WHEEL)
+	rm -rf $(ARM_TREE)
+	$(BIN)/python -m sparsyedge.hardware.arm.tree $(ARM_TREE) --wheel $(ARM_WHEEL) --suite $(ARM_SUITE)
+	@touch $@
+
+setup: $(VENV)/.installed $(STOCK)/.installed .typing/.linked mosquitto arm-tools  ## everything the other targets need
 
 $(VENV)/.installed: pyproject.toml $(NATIVE)
 	@command -v $(PYTHON) > /dev/null || { echo "sparsyedge needs Python 3.11 as '$(PYTHON)': on Debian, apt-get install python3.11 python3.11-venv; elsewhere, make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -82,13 +100,23 @@ $(STOCK)/.installed: | $(VENV)/.installed
 	@for folder in $(FOLDERS); do ln -sfn ../../$$folder .typing/sparsyedge/$$folder; done
 	@touch $@
 
-.PHONY: mosquitto
+# $(call apt_install,packages,note): as root or with sudo; elsewhere the note, which in CI is an error.
+define apt_install
+	if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1); \
+	elif sudo -n true 2> /dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq --no-install-recommends $(1); \
+	else echo "note: $(2); install with: sudo apt-get install $(1)" >&2; [ "$${CI:-}" != true ]; fi
+endef
+
+.PHONY: mosquitto arm-tools
 mosquitto:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mosquitto > /dev/null; then \
-	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq mosquitto; \
-	  elif sudo -n true 2> /dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq mosquitto; \
-	  else echo "note: no Mosquitto here, its tests will be skipped; install it with: sudo apt-get install mosquitto"; fi; \
-	fi
+	  $(call apt_install,mosquitto,no Mosquitto here: its tests will be skipped); fi
+
+# g++-aarch64-linux-gnu only recommends the C library's headers that it needs.
+ARM_TOOLS := g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static mmdebstrap
+arm-tools:
+	@if ! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64-static && command -v mmdebstrap; } > /dev/null; then \
+	  $(call apt_install,$(ARM_TOOLS),no cross compiler or emulator for ARM here: their tests will be skipped); fi
 
 clean:  ## remove what was built and installed
 	rm -rf $(VENV) $(STOCK) .typing build dist

@@ -1,0 +1,121 @@
+"""`make wheel-aarch64`: the wheel for 64-bit ARM Linux, cross-compiled, and what it asks of the system it lands on.
+
+The platform tag is a promise that pip checks at install: manylinux_2_34 stands for glibc 2.34 and the libstdc++ of
+GCC 11, which Debian 12 (glibc 2.36, GCC 12) and everything newer has. The promise is read off the built libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from sparsyedge.edge.errors import ConfigError, SparsyedgeError
+
+__all__ = ["PLATFORM", "PROMISE", "build", "check_wheel", "version_needs"]
+
+PLATFORM = "manylinux_2_34_aarch64"
+PROMISE = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11, 0)}
+"""The newest symbol version of each library that a system of this platform tag has for certain."""
+PAGE_BYTES = 16384
+"""The largest page of a Raspberry Pi kernel, the Pi 5's: a segment aligned to less cannot be mapped there."""
+TOOLCHAIN = Path(__file__).with_name("aarch64.cmake")
+COMPILER = "aarch64-linux-gnu-g++"
+
+Version = tuple[int, ...]
+
+
+def build(source: Path, out: Path) -> Path:
+    """Cross-compile the wheel of the repository at `source` into `out`; the checked wheel's path is returned."""
+    _require_compiler()
+    out.mkdir(parents=True, exist_ok=True)
+    settings = {"cmake.define.CMAKE_TOOLCHAIN_FILE": str(TOOLCHAIN.resolve()), "build-dir": "build/wheel-aarch64"}
+    options = [item for key, value in settings.items() for item in ("--config-settings", f"{key}={value}")]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), *options, "."]
+    # Python's own way to say which platform a cross build is for; it becomes the tag.
+    environment = {**os.environ, "_PYTHON_HOST_PLATFORM": PLATFORM}
+    subprocess.run(command, cwd=source, env=environment, check=True)
+    wheel = max(out.glob(f"sparsyedge-*-{PLATFORM}.whl"), key=lambda path: path.stat().st_mtime_ns)
+    check_wheel(wheel)
+    return wheel
+
+
+def check_wheel(wheel: Path) -> dict[str, dict[str, Version]]:
+    """What each library of the wheel needs; raises ConfigError where that is more than its platform tag promises."""
+    needs: dict[str, dict[str, Version]] = {}
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+        for name in (name for name in archive.namelist() if name.endswith(".so")):
+            library = Path(archive.extract(name, folder))
+            needs[library.name] = version_needs(library)
+            _check_library(library, needs[library.name])
+    if not needs:
+        raise ConfigError(f"{wheel} holds no native library; build it with `make wheel-aarch64`")
+    return needs
+
+
+def version_needs(library: Path) -> dict[str, Version]:
+    """The newest version of each system library's symbols that an ELF file asks for: {"GLIBC": (2, 29), ...}."""
+    needs: dict[str, Version] = {}
+    for name, digits in re.findall(r"Name: (\w+?)_([0-9.]+)\s+Flags", _readelf("--version-info", library)):
+        needs[name] = max(needs.get(name, ()), tuple(int(digit) for digit in digits.split(".")))
+    return needs
+
+
+def _check_library(library: Path, needs: dict[str, Version]) -> None:
+    if "AArch64" not in _readelf("--file-header", library):
+        raise ConfigError(f"{library.name} is not for AArch64; remove build/wheel-aarch64 and build again")
+    for name, version in needs.items():
+        if version > PROMISE.get(name, ()):
+            raise ConfigError(
+                f"{library.name} needs {name}_{_dotted(version)}, {PLATFORM} promises "
+                f"{_dotted(PROMISE[name]) if name in PROMISE else 'no such library'}; build with an older compiler"
+            )
+    for alignment in re.findall(r"LOAD .* 0x([0-9a-f]+)$", _readelf("--program-headers", library), re.MULTILINE):
+        if int(alignment, 16) < PAGE_BYTES:
+            raise ConfigError(f"{library.name} has a segment aligned to 0x{alignment} bytes, must be {PAGE_BYTES}")
+
+
+def _readelf(option: str, file: Path) -> str:
+    command = ["readelf", "--wide", option, str(file)]
+    environment = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def _require_compiler() -> None:
+    try:
+        subprocess.run([COMPILER, "--version"], check=True, capture_output=True)
+    except FileNotFoundError as error:
+        raise ConfigError(f"no {COMPILER} here; on Debian: apt-get install g++-aarch64-linux-gnu") from error
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(str(part) for part in version)
+
+
+def main(argv: list[str]) -> int:
+    """Build, check and say what the wheel needs."""
+    parser = argparse.ArgumentParser(prog="python -m sparsyedge.hardware.arm.wheel", description=__doc__)
+    parser.add_argument("--source", type=Path, default=Path(), help="the repository")
+    parser.add_argument("--out", type=Path, default=Path("dist"), help="where the wheel goes")
+    options = parser.parse_args(argv)
+    try:
+        wheel = build(options.source, options.out)
+    except SparsyedgeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(f"error: {error}; what it printed is above", file=sys.stderr)
+        return 1
+    print(f"{wheel}, {wheel.stat().st_size} bytes")
+    for library, needs in check_wheel(wheel).items():
+        print(f"  {library}: " + ", ".join(f"{name} {_dotted(version)}" for name, version in sorted(needs.items())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
