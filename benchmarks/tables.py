@@ -17,6 +17,7 @@ from sparsyedge.edge.energy import Phase, PhaseCost
 __all__ = ["as_json", "print_rounds", "print_summary", "ratio"]
 
 PHASES: tuple[str, ...] = get_args(Phase)
+FLOAT32_BYTES = 4
 
 
 def ratio(dense_bytes: int, sent_bytes: int) -> str:
@@ -61,8 +62,9 @@ def as_json(summary: RunSummary) -> str:
 
 
 def _round_table(rounds: tuple[RoundRecord, ...]) -> Table:
-    title = "rounds (MB of all devices, and how many times less than dense float32)"
-    table = _table(title, "round", "accuracy", "sparsity", "down MB", "", "up MB", "", "updates", "seconds")
+    title = "rounds (MB of all devices; bytes and non-zeros as times less than dense)"
+    sides = ("down MB", "bytes", "nz", "up MB", "bytes", "nz")
+    table = _table(title, "round", "accuracy", "sparsity", *sides, "updates", "seconds")
     for record in rounds:
         dense = record.dense_bytes * record.updates
         table.add_row(
@@ -71,9 +73,11 @@ def _round_table(rounds: tuple[RoundRecord, ...]) -> Table:
             f"{record.global_sparsity:.4f}",
             f"{record.bytes_down / 1e6:.2f}",
             ratio(dense, record.bytes_down),
+            ratio(dense, FLOAT32_BYTES * record.nonzeros_down),
             f"{record.bytes_up / 1e6:.2f}",
             ratio(dense, record.bytes_up),
-            f"{record.updates}" + (f" (+{record.refused} refused)" if record.refused else ""),
+            ratio(dense, FLOAT32_BYTES * record.nonzeros_up),
+            f"{record.updates}" + (f" (+{record.refused})" if record.refused else ""),
             f"{record.seconds:.1f}",
         )
     return table

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsyedge.coordinator.versions import Versions
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.wire import decode_frame, read_header
@@ -58,16 +59,15 @@ def pair_from_file(path: Path) -> Pair:
 
 
 def pair_from_run(run_dir: Path) -> Pair:
-    """The last two models that a run directory holds."""
-    frames = [path.read_bytes() for path in (run_dir / "models").glob("*.frame")]
-    if len(frames) < 2:
-        raise DataError(f"{run_dir}/models holds {len(frames)} models, two are needed; let the run close a round first")
-    (earlier, before), (later, now) = sorted(
-        ((read_header(frame), frame) for frame in frames), key=lambda pair: pair[0].round
-    )[-2:]
-    base = decode_frame(before, earlier.shapes).state
-    state = decode_frame(now, later.shapes, base).state
-    return Pair(str(run_dir), base, state, tuple(weight.name for weight in later.weights))
+    """The last two global models of a run."""
+    versions = Versions(run_dir)
+    rounds = versions.rounds()[-2:]
+    if len(rounds) < 2:
+        raise DataError(f"{run_dir} has not two models to compare; let the run close a round first")
+    before, now = (versions.load(number).frame for number in rounds)
+    header = read_header(now)
+    base, state = (decode_frame(frame, header.shapes).state for frame in (before, now))
+    return Pair(str(run_dir), base, state, tuple(weight.name for weight in header.weights))
 
 
 def synthetic_pair(seed: int) -> Pair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -52,11 +53,10 @@ class Board:
         """Announce a round that ends in `left_s`; its model replaces the one of the round before."""
         blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
-            self._outbox.put(model.blob, model.path.read_bytes)
-        if model.delta is not None:
-            frame = model.delta_frame
-            self._outbox.put(model.delta.model, lambda: frame)
-            blobs.add(model.delta.model.sha256)
+            self._outbox.put(model.blob, model.frame)
+        for delta in model.deltas:
+            self._outbox.put(delta.model, partial(model.delta_frame, delta))
+            blobs.add(delta.model.sha256)
         task = RoundTask(
             run=self._config.name,
             round=command.round,
@@ -66,7 +66,8 @@ class Board:
             manifest=self._manifest_blob,
             model_id=model.id,
             model=model.blob,
-            delta=model.delta,
+            codec=self._config.codec,
+            deltas=model.deltas,
             learning_rate=self.learning_rate(command.round),
             epochs=self._config.epochs,
             batch_size=self._config.batch_size,

@@ -111,9 +111,10 @@ def _stop(run_dir: Path) -> int:
 
 
 def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
-    """One row per closed round; ratios compare with the same number of dense models."""
+    """One row per closed round; shares are of the same number of dense models, `nz` counts values that travelled."""
     table = Table(title="Rounds")
-    for name in ("round", "accuracy", "loss", "sparsity", "down", "up", "updates", "refused", "lr", "seconds"):
+    sides = ("down", "nz down", "up", "nz up")
+    for name in ("round", "accuracy", "loss", "sparsity", *sides, "updates", "refused", "lr", "seconds"):
         table.add_column(name, justify="right")
     for record in rounds:
         dense = record.dense_bytes * max(1, record.updates)
@@ -122,8 +123,10 @@ def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
             _optional(record.test_accuracy, "{:.2%}"),
             _optional(record.test_loss, "{:.4f}"),
             f"{record.global_sparsity:.2%}",
-            f"{record.bytes_down / 1e6:.2f} MB ({record.bytes_down / dense:.0%})",
-            f"{record.bytes_up / 1e6:.2f} MB ({record.bytes_up / dense:.0%})",
+            f"{record.bytes_down / 1e6:.2f} MB ({record.bytes_down / dense:.1%})",
+            _count(record.nonzeros_down),
+            f"{record.bytes_up / 1e6:.2f} MB ({record.bytes_up / dense:.1%})",
+            _count(record.nonzeros_up),
             str(record.updates),
             str(record.refused),
             f"{record.learning_rate:.4f}",
@@ -157,6 +160,10 @@ def _phase(device: DeviceRecord, phase: str) -> str:
     if cost is None:
         return "-"
     return f"{cost.seconds:.1f} s" + ("" if cost.joules is None else f" {cost.joules:.1f} J")
+
+
+def _count(values: int) -> str:
+    return f"{values / 1e6:.2f} M" if values >= 1e6 else f"{values / 1e3:.1f} k"
 
 
 def _optional(value: float | None, pattern: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.wire import DEFAULT_CODEC, Codec
 
 __all__ = [
     "ExportConfig",
@@ -69,6 +70,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     fleet: Identifier = "default"
     epochs: Positive = 1
     batch_size: Positive = 16
+    codec: Codec = DEFAULT_CODEC
+    """How the values of weights travel, both ways: `lossless`, `bf16` or `int8`."""
     learning_rate: LearningRateConfig = LearningRateConfig()
     min_updates: Positive | None = None
     """A round may close at its deadline with this many; the whole cohort where it is left out."""

@@ -1,68 +1,92 @@
-"""The model of a run: its present version on disk, and how the next one comes from accepted updates."""
+"""The model of a run: its present version on disk, and how the next one comes from accepted updates.
+
+There is one canonical model. With a lossy codec it is what devices decode, not what was averaged: the coordinator
+encodes the average, goes on with the decoded frame, and adds what was rounded away to the next average.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from sparsyedge.coordinator.aggregate import average
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.coordinator.evaluate import global_sparsity
-from sparsyedge.coordinator.models import Models
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
+from sparsyedge.coordinator.update_files import UpdateFiles
 from sparsyedge.coordinator.verify import verify_update
+from sparsyedge.coordinator.versions import Version, Versions
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
 from sparsyedge.edge.messages import Blob, Delta, Offer
 from sparsyedge.edge.storage import sha256_file, write_atomically
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.transfer import blob_of
-from sparsyedge.edge.wire import decode_frame, encode_frame
+from sparsyedge.edge.wire import decode_frame, encode_frame, read_header
 
 __all__ = ["MODEL_NAME", "Evaluate", "GlobalModel"]
 
 MODEL_NAME = "model.onnx"
 FRAME_NAME = "model.frame"
+FIRST_TRAINED = 2
+"""The round that starts from the first averaged model; the one before is the checkpoint's, which devices have."""
 
 Evaluate = Callable[[State], Evaluation]
 
 
 class GlobalModel:
-    """The present version: its state, which updates are differences to, and its frame on disk (`id`, `blob`)."""
+    """The present version: its state, which updates are differences to, and its frames for the fleet."""
 
     id: str
+    nonzeros: int
+    """Values of it that travel to a device."""
     blob: Blob
-    delta: Delta | None = None
-    """How devices that hold the version before get this one; None where that is the checkpoint's, or there is none."""
-    delta_frame: bytes = b""
+    deltas: tuple[Delta, ...] = ()
+    """How devices that hold an earlier version get this one, the latest of those first."""
 
     def __init__(
-        self, config: RunConfig, artifacts: Artifacts, initial: State, *, store: Store, evaluate: Evaluate
+        self,
+        config: RunConfig,
+        artifacts: Artifacts,
+        initial: State,
+        *,
+        store: Store,
+        evaluate: Evaluate,
+        round_number: int = 1,
     ) -> None:
+        """The model that a round starts from: the initial one, or the version that an earlier process left on disk."""
         self._config = config
         self._artifacts = artifacts
         self._manifest = artifacts.manifest
         self._store = store
         self._evaluate = evaluate
-        self._models = Models(config.run_path)
-        self._keep(initial, round_number=1)
-        if self.id != self._manifest.initial_model:
+        self._updates = UpdateFiles(config.run_path)
+        self._versions = Versions(config.run_path)
+        identity = model_id(initial)
+        if identity != self._manifest.initial_model:
             raise ArtifactError(
-                f"the checkpoint in {artifacts.directory} holds model {self.id[:12]}, the manifest says "
+                f"the checkpoint in {artifacts.directory} holds model {identity[:12]}, the manifest says "
                 f"{self._manifest.initial_model[:12]}; run `sparsyedge export` again"
             )
+        if round_number == 1:
+            frame = self._encode(initial, round_number=1, base_id=identity)
+            self._versions.save(Version(round=1, model_id=identity, frame=frame))
+        self._present(self._versions.load(round_number))
 
     @property
     def is_initial(self) -> bool:
         """Whether devices have it already, as the checkpoint among the artifacts."""
         return self.id == self._manifest.initial_model
 
-    @property
-    def path(self) -> Path:
-        """Where the frame of the present version is."""
-        return self._models.model_path(self.id)
+    def frame(self) -> bytes:
+        """The present version as a frame that stands alone."""
+        return self._versions.load(self._round).frame
+
+    def delta_frame(self, delta: Delta) -> bytes:
+        """The frame of one of the present deltas."""
+        return self._delta_frames[delta.base]
 
     def verify(self, frame: bytes, round_number: int) -> None:
         """Raise FrameError for an update that must not be averaged in this round."""
@@ -77,67 +101,102 @@ class GlobalModel:
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
         """Keep a verified update; it is durable when this returns."""
-        self._models.save_update(offer.round, device, frame)
+        self._updates.save(offer.round, device, frame)
         update = AcceptedUpdate(
             round=offer.round,
             device=device,
             samples=offer.samples,
             sha256=offer.update.sha256,
             bytes=len(frame),
+            nonzeros=read_header(frame).entries,
         )
         self._store.accept_update(update, offer.report)
 
     def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
         """Make the next version of these devices' updates, evaluate it where it is due, and record the round."""
-        before = self.id
-        state = average(self._updates(round_number, devices))
-        self._keep(state, round_number=round_number + 1)
+        self._succeed(average(self._accepted(round_number, devices)), round_number=round_number + 1)
         last = round_number == self._config.rounds
         due = last or round_number % self._config.eval_every == 0
-        evaluation = self._evaluate(state) if due else None
+        evaluation = self._evaluate(self._state) if due else None
         closed = ClosedRound(
             round=round_number,
             model_id=self.id,
             seconds=elapsed_s(),
-            global_sparsity=global_sparsity(state, self._manifest.prunable),
+            global_sparsity=global_sparsity(self._state, self._manifest.prunable),
             evaluation=evaluation,
         )
         self._store.close_round(closed)
-        self._models.drop_updates(round_number)
-        # Devices may still be told of the version before, until the next round opens.
-        self._models.drop_models(keep={before, self.id})
+        self._updates.drop(round_number)
 
     def deliver(self) -> str:
         """Write model.onnx and model.frame into the run directory; returns the SHA-256 of the former."""
         run_dir = self._config.run_path
-        frame = self.path.read_bytes()
-        state = decode_frame(frame, self._manifest.shapes).state
-        write_atomically(run_dir / FRAME_NAME, frame)
-        write_model(run_dir / MODEL_NAME, state, self._artifacts)
+        write_atomically(run_dir / FRAME_NAME, self.frame())
+        write_model(run_dir / MODEL_NAME, self._state, self._artifacts)
         return sha256_file(run_dir / MODEL_NAME)
 
-    def _updates(self, round_number: int, devices: tuple[str, ...]) -> Iterator[tuple[int, State]]:
+    def _accepted(self, round_number: int, devices: tuple[str, ...]) -> Iterator[tuple[int, State]]:
         samples = self._store.samples(round_number)
         for device in devices:
-            frame = self._models.load_update(round_number, device)
+            frame = self._updates.load(round_number, device)
             yield samples[device], decode_frame(frame, self._manifest.shapes, self._state).state
 
-    def _keep(self, state: State, *, round_number: int) -> None:
-        self._make_delta(state, round_number=round_number)
-        self._state = state
-        self.id = model_id(state)
-        frame = self._encode(state, round_number=round_number, base_id=self.id)
-        self.blob = blob_of(frame)
-        self._models.save_model(self.id, frame)
+    # ---- versions ----------------------------------------------------------------------------------------------------
 
-    def _make_delta(self, state: State, *, round_number: int) -> None:
-        """Encode the next version as a difference to the present one, which most devices hold."""
-        self.delta = None
-        if round_number > 1 and not self.is_initial:
-            self.delta_frame = self._encode(state, round_number=round_number, base_id=self.id, base=self._state)
-            self.delta = Delta(base=self.id, model=blob_of(self.delta_frame))
+    def _succeed(self, mean: State, *, round_number: int) -> None:
+        """Make the next version of an average: what devices will decode, and not the average itself."""
+        first = round_number == FIRST_TRAINED
+        coded = self._code(mean, base=None if first else self._state, round_number=round_number)
+        identity = model_id(coded.decoded)
+        version = Version(
+            round=round_number,
+            model_id=identity,
+            frame=self._encode(coded.decoded, round_number=round_number, base_id=identity),
+            delta=b"" if first else coded.frame,
+            residual=pack_residual(coded.residual),
+        )
+        self._versions.save(version)
+        self._present(version)
+
+    def _present(self, version: Version) -> None:
+        """Take a version from disk as the present one."""
+        self._state = decode_frame(version.frame, self._manifest.shapes).state
+        self._round = version.round
+        self._residual = version.residual
+        self.id = version.model_id
+        self.blob = blob_of(version.frame)
+        self.nonzeros = read_header(version.frame).entries
+        frames = {base: frame for base, frame in self._differences(version) if len(frame) < len(version.frame)}
+        self._delta_frames = frames
+        self.deltas = tuple(Delta(base=base, model=blob_of(frame)) for base, frame in frames.items())
+
+    def _differences(self, version: Version) -> Iterator[tuple[str, bytes]]:
+        """The version as a difference to each of those before it, by their ids, the latest first."""
+        for before in self._versions.before(version.round):
+            if before.round < FIRST_TRAINED or before.model_id == version.model_id:
+                continue
+            if before.round == version.round - 1:
+                yield before.model_id, version.delta
+            else:
+                base = decode_frame(before.frame, self._manifest.shapes).state
+                frame = self._encode(self._state, round_number=version.round, base_id=before.model_id, base=base)
+                yield before.model_id, frame
+
+    def _code(self, mean: State, *, base: State | None, round_number: int) -> Coded:
+        shapes = {name: self._manifest.shapes[name] for name in self._manifest.prunable}
+        return encode_with_feedback(
+            mean,
+            unpack_residual(self._residual, shapes),
+            run=self._config.name,
+            round_number=round_number,
+            base_id=self.id,
+            base=base,
+            codec=self._config.codec,
+            prunable=self._manifest.prunable,
+        )
 
     def _encode(self, state: State, *, round_number: int, base_id: str, base: State | None = None) -> bytes:
+        """A frame without loss."""
         encoded = encode_frame(
             state,
             run=self._config.name,

@@ -240,7 +240,13 @@ class Leader:
         self._awaited.clear()
         self._reported.clear()
         rate = self._board.learning_rate(command.round)
-        self._store.open_round(command.round, base=self._model.id, learning_rate=rate, cohort=command.cohort)
+        self._store.open_round(
+            command.round,
+            base=self._model.id,
+            base_nonzeros=self._model.nonzeros,
+            learning_rate=rate,
+            cohort=command.cohort,
+        )
         self._board.open_round(command, self._model, left_s=command.deadline_s - now_s)
         self._observer.round_opened(
             round_number=command.round, rounds=self._config.rounds, cohort=command.cohort, learning_rate=rate

@@ -48,6 +48,10 @@ class RoundRecord:
     """The share of prunable weights of the averaged model that are zero."""
     bytes_down: int
     bytes_up: int
+    nonzeros_down: int
+    """Values of the round's model, once for each of these devices; what bytes are spent on."""
+    nonzeros_up: int
+    """Values of their updates."""
     dense_bytes: int
     """One model as plain float32: what one device would move each way."""
     updates: int

@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -30,6 +30,7 @@ CREATE TABLE devices (
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY,
     base_model_id TEXT NOT NULL,
+    base_nonzeros INTEGER NOT NULL,
     learning_rate REAL NOT NULL,
     cohort TEXT NOT NULL,
     opened_at REAL NOT NULL,
@@ -47,6 +48,7 @@ CREATE TABLE updates (
     samples INTEGER NOT NULL,
     sha256 TEXT NOT NULL,
     bytes INTEGER NOT NULL,
+    nonzeros INTEGER NOT NULL,
     accepted_at REAL NOT NULL,
     PRIMARY KEY (round, device)
 );

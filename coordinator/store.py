@@ -34,6 +34,8 @@ class AcceptedUpdate:
     samples: int
     sha256: str
     bytes: int
+    nonzeros: int
+    """Values that travelled: the weights that are kept, and all of the other tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +131,15 @@ class Store:
                 (device, status.state == "online", status.samples, status.software, time.time()),
             )
 
-    def open_round(self, round_number: int, *, base: str, learning_rate: float, cohort: tuple[str, ...]) -> None:
-        """Record a round that begins."""
+    def open_round(
+        self, round_number: int, *, base: str, base_nonzeros: int, learning_rate: float, cohort: tuple[str, ...]
+    ) -> None:
+        """Record a round that begins, and how many values of its model travel to a device."""
         with self._db as db:
             db.execute(
-                "INSERT INTO rounds (round, base_model_id, learning_rate, cohort, opened_at) VALUES (?, ?, ?, ?, ?)",
-                (round_number, base, learning_rate, json.dumps(cohort), time.time()),
+                "INSERT INTO rounds (round, base_model_id, base_nonzeros, learning_rate, cohort, opened_at) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (round_number, base, base_nonzeros, learning_rate, json.dumps(cohort), time.time()),
             )
 
     def extend_round(self, round_number: int, *, cohort: tuple[str, ...], extensions: int) -> None:
@@ -149,8 +154,17 @@ class Store:
         """Record an update and what it cost so far; a second one of the same device and round is a fault of ours."""
         with self._db as db:
             db.execute(
-                "INSERT INTO updates (round, device, samples, sha256, bytes, accepted_at) VALUES (?, ?, ?, ?, ?, ?)",
-                (update.round, update.device, update.samples, update.sha256, update.bytes, time.time()),
+                "INSERT INTO updates (round, device, samples, sha256, bytes, nonzeros, accepted_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    update.round,
+                    update.device,
+                    update.samples,
+                    update.sha256,
+                    update.bytes,
+                    update.nonzeros,
+                    time.time(),
+                ),
             )
             self._put_report(update.device, update.round, report)
 
@@ -261,6 +275,8 @@ class Store:
             "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) AS updates, "
             "  (SELECT COALESCE(SUM(u.bytes), 0) FROM updates u WHERE u.round = r.round) AS bytes_up, "
             "  (SELECT COALESCE(SUM(p.bytes_down), 0) FROM reports p WHERE p.round = r.round) AS bytes_down, "
+            "  (SELECT COALESCE(SUM(u.nonzeros), 0) FROM updates u WHERE u.round = r.round) AS nonzeros_up, "
+            "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) * r.base_nonzeros AS nonzeros_down, "
             "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused "
             "FROM rounds r, run WHERE r.closed_at IS NOT NULL ORDER BY r.round"
         )

@@ -20,7 +20,8 @@ from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, peak_rss_mb
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
-from sparsyedge.edge.messages import Blob, Offer, Refused, Report, RoundTask
+from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
+from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.session import Session
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 5.0
 REFRESH_S = 30.0
 """How often a device asks for the task and repeats its status: brokers drop messages silently when a queue is full."""
+VERDICT_S = 10.0
+"""How long a device asks what became of an update of an earlier round."""
 
 
 class Action(enum.Enum):
@@ -221,11 +224,11 @@ class Agent:
     def _fetch_model(self, task: RoundTask, manifest: Manifest) -> State:
         """The task's model, which must be the one that the task names; raises FrameError where it is not."""
         frame = self._cache.model(task.model_id)
-        delta = task.delta
+        delta, base = self._nearest(task) or (None, b"")
         try:
             if frame is not None:
                 state = decode_frame(frame, manifest.shapes).state
-            elif delta is not None and (base := self._cache.model(delta.base)) is not None:
+            elif delta is not None:
                 held = decode_frame(base, manifest.shapes).state
                 state = decode_frame(self._fetch(delta.model, task), manifest.shapes, held).state
             else:
@@ -241,6 +244,14 @@ class Agent:
             raise
         self._cache.keep_model(task.model_id, frame or self._whole_frame(state, task, manifest))
         return state
+
+    def _nearest(self, task: RoundTask) -> tuple[Delta, bytes] | None:
+        """The latest difference to a model that this device holds, and that model's frame."""
+        for delta in task.deltas:
+            base = self._cache.model(delta.base)
+            if base is not None:
+                return delta, base
+        return None
 
     def _whole_frame(self, state: State, task: RoundTask, manifest: Manifest) -> bytes:
         """A model that came as a difference, as a frame that stands alone."""
@@ -269,6 +280,7 @@ class Agent:
 
     def _work_on(self, task: RoundTask) -> None:
         log.info("run %s, round %d of %d: taking part", task.run, task.round, task.rounds)
+        self._resolve_doubt(task)
         self._courier.bytes_down = self._courier.bytes_up = 0
         recorder = PhaseRecorder(self._meter)
         with recorder.phase("download"):
@@ -281,15 +293,8 @@ class Agent:
         if bad is not None:
             raise TrainingError(f"training left NaN or infinity in {bad}; lower the learning rate of the run")
         with recorder.phase("encode"):
-            frame = encode_frame(
-                state,
-                run=task.run,
-                round_number=task.round,
-                base_id=task.model_id,
-                base=self._held_model(task, manifest),
-                prunable=manifest.prunable,
-            ).frame
-            update = blob_of(frame, chunk_bytes=task.model.chunk_bytes)
+            coded = self._encode(state, task, manifest)
+            update = blob_of(coded.frame, chunk_bytes=task.model.chunk_bytes)
         offer = Offer(
             run=task.run,
             round=task.round,
@@ -298,7 +303,57 @@ class Agent:
             samples=len(self._samples),
             report=self._report(task, recorder.snapshot(), trained),
         )
-        self._outbox.put(Pending(self._key(task), offer), frame)
+        self._outbox.put(
+            Pending(self._key(task), offer), coded.frame, task=task, residual=pack_residual(coded.residual)
+        )
+
+    def _encode(self, state: State, task: RoundTask, manifest: Manifest) -> Coded:
+        return encode_with_feedback(
+            state,
+            self._residual(task, manifest),
+            run=task.run,
+            round_number=task.round,
+            base_id=task.model_id,
+            base=self._held_model(task, manifest),
+            codec=task.codec,
+            prunable=manifest.prunable,
+        )
+
+    def _residual(self, task: RoundTask, manifest: Manifest) -> State:
+        """What this device's updates have left unsaid so far."""
+        shapes = {name: manifest.shapes[name] for name in manifest.prunable}
+        try:
+            return unpack_residual(self._outbox.residual(task), shapes)
+        except FrameError as error:
+            log.warning("round %d: what earlier updates left over is lost: %s", task.round, error)
+            return {}
+
+    def _resolve_doubt(self, task: RoundTask) -> None:
+        """Offer the last update again where its answer was lost: what it left over counts only if it was averaged."""
+        if not self._outbox.is_in_doubt(task):
+            return
+        pending = self._outbox.pending
+        assert pending is not None
+        until_s = time.monotonic() + VERDICT_S
+        try:
+            verdict = self._courier.deliver(
+                pending.offer,
+                self._outbox.frame(),
+                wanted=lambda: self._is_open(task) and time.monotonic() < until_s,
+            )
+        except Abandoned:
+            log.info("round %d: no word about the update of round %d", task.round, pending.offer.round)
+            return
+        self._note(verdict)
+
+    def _note(self, verdict: Accepted | Refused) -> None:
+        if isinstance(verdict, Accepted):
+            # The update stays on disk until the next one takes its place: a device that restarts within this round
+            # then has its answer ready, and a coordinator that took it says so again.
+            self._outbox.accept()
+        else:
+            log.warning("round %d: the coordinator refused the update: %s", verdict.round, verdict.reason)
+            self._outbox.refuse()
 
     def _keep_going(self, task: RoundTask) -> bool:
         self._courier.drain()
@@ -348,12 +403,8 @@ class Agent:
             pid=os.getpid(),
         )
         log.info("%s", describe(report))
-        if isinstance(verdict, Refused):
-            log.warning("round %d: the coordinator refused the update: %s", task.round, verdict.reason)
-            self._outbox.clear()
-        else:
-            # The update stays on disk until the next one takes its place: a device that restarts within this round
-            # then has its answer ready, and a coordinator that took it says so again.
+        self._note(verdict)
+        if isinstance(verdict, Accepted):
             self._courier.report(report)
 
 

@@ -126,6 +126,11 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return (*self.weights, *self.others)
 
     @property
+    def entries(self) -> int:
+        """How many values travel: what the weights keep, and all of the other tensors."""
+        return sum(weight.kept for weight in self.weights) + sum(other.size for other in self.others)
+
+    @property
     def needs_base(self) -> bool:
         """Whether only a receiver that holds the model `base_id` can decode the frame."""
         return any(tensor.difference for tensor in self.tensors)

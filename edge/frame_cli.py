@@ -111,6 +111,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="print what a frame holds")
-    inspect.add_argument("file", type=Path, help="a frame, e.g. model.frame of a run, or one of its models/")
+    inspect.add_argument("file", type=Path, help="a frame, e.g. model.frame of a run, or one of a device's models/")
     inspect.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     return parser

@@ -14,6 +14,7 @@ import msgspec
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.frame import Codec
 
 __all__ = [
     "CHUNK_BYTES",
@@ -41,6 +42,7 @@ MIN_CHUNK_BYTES = 1024
 MAX_CHUNK_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 1 << 30
 MAX_COHORT = 100_000
+MAX_DELTAS = 8
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -88,7 +90,10 @@ class RoundTask(Message, frozen=True):
     sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     seed: int
     deadline_unix_s: float
-    delta: Delta | None = None
+    codec: Codec = "lossless"
+    """How the values of updates travel; where there is nothing to be a difference to, int8 travels as bf16."""
+    deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)] = ()
+    """The model once more for devices that hold an earlier one, the latest of those first."""
 
 
 class DeviceStatus(Message, frozen=True):

@@ -48,7 +48,18 @@ from sparsyedge.edge.weights import (
     encode_weight,
 )
 
-__all__ = ["DEFAULT_CODEC", "Codec", "Encoded", "Frame", "FrameHeader", "decode_frame", "encode_frame", "read_header"]
+__all__ = [
+    "DEFAULT_CODEC",
+    "LOSSLESS",
+    "Codec",
+    "Encoded",
+    "Frame",
+    "FrameHeader",
+    "codec_for",
+    "decode_frame",
+    "encode_frame",
+    "read_header",
+]
 
 LOSSLESS: Codec = "lossless"
 DEFAULT_CODEC = LOSSLESS
@@ -73,6 +84,11 @@ class Frame:
 
     header: FrameHeader
     state: State
+
+
+def codec_for(codec: Codec, base: Mapping[str, FloatArray] | None) -> Codec:
+    """How a run with that codec codes a frame: int8 is a step from a base, so a frame without one is coded in bf16."""
+    return "bf16" if codec == "int8" and base is None else codec
 
 
 def encode_frame(

@@ -6,6 +6,7 @@ import pytest
 
 from sparsyedge.benchmarks import bench
 from sparsyedge.benchmarks.wire_models import pair_from_run, synthetic_pair
+from sparsyedge.coordinator.versions import Version, Versions
 from sparsyedge.edge import cli
 from sparsyedge.edge.tensors import State, count_nonzero, model_id
 from sparsyedge.edge.wire import encode_frame
@@ -38,13 +39,12 @@ def pair_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    models = tmp_path / "run" / "models"
-    models.mkdir(parents=True)
+    versions = Versions(tmp_path / "run")
     base, state = trained_pair()
     older = {name: tensor + 1 for name, tensor in base.items()}
     for number, model in enumerate((older, base, state), 1):
         encoded = encode_frame(model, run="r", round_number=number, base_id=model_id(model), prunable=["conv.weight"])
-        (models / f"{model_id(model)}.frame").write_bytes(encoded.frame)
+        versions.save(Version(round=number, model_id=model_id(model), frame=encoded.frame))
     return tmp_path / "run"
 
 
@@ -82,7 +82,7 @@ def test_run_directory_is_measured(run_dir: Path, capsys: pytest.CaptureFixture[
 
 def test_run_directory_with_a_single_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "wire", "--run", str(tmp_path)]) == 2
-    assert "models holds 0 models, two are needed; let the run close a round first" in capsys.readouterr().err
+    assert "has not two models to compare; let the run close a round first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip file at all", b"PK\x03\x04 cut"])

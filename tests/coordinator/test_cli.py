@@ -32,12 +32,12 @@ def run_dir(tmp_path: Path) -> Path:
         peak_rss_mb=80.0,
         pid=42,
     )
-    update = AcceptedUpdate(round=1, device="d1", samples=5, sha256="d" * 64, bytes=120)
+    update = AcceptedUpdate(round=1, device="d1", samples=5, sha256="d" * 64, bytes=120, nonzeros=40)
     closed = ClosedRound(
         round=1, model_id="c" * 64, seconds=4.0, global_sparsity=0.95, evaluation=Evaluation(0.925, 0.3)
     )
     with closing(Store.create(tmp_path, name="r1", fleet="lab", rounds=8, dense_bytes=1000, config="{}")) as store:
-        store.open_round(1, base="a" * 64, learning_rate=0.2, cohort=("d1",))
+        store.open_round(1, base="a" * 64, base_nonzeros=900, learning_rate=0.2, cohort=("d1",))
         store.accept_update(update, report)
         store.count_refusals({(1, "d2", "[red]late[/red]"): 3})
         store.close_round(closed)

@@ -18,11 +18,11 @@ from sparsyedge.coordinator import leader
 from sparsyedge.coordinator.aggregate import average
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.global_model import Evaluate
-from sparsyedge.coordinator.models import Models
 from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.records import Evaluation, RunSummary
 from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.coordinator.store import STORE_NAME, Store
+from sparsyedge.coordinator.update_files import UpdateFiles
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.energy import PhaseCost
@@ -547,10 +547,10 @@ def test_a_fault_of_the_evaluation_ends_the_run_for_the_devices_too(fleet: Fleet
 
 
 def test_a_disk_that_cannot_be_written_is_one_sentence(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Models, round_number: int, device: str, frame: bytes) -> None:
+    def full(self: UpdateFiles, round_number: int, device: str, frame: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Models, "save_update", full)
+    monkeypatch.setattr(UpdateFiles, "save", full)
     run = fleet.start(cohort_size=1)
     (device,) = fleet.join("d1")
     task = device.until_round(1)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.schema import SCHEMA_VERSION
 from sparsyedge.coordinator.store import STORE_NAME, AcceptedUpdate, ClosedRound, Store
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.errors import RunError
@@ -40,7 +41,7 @@ def report_of(round_number: int, **changes: object) -> Report:
 
 
 def update_of(round_number: int, device: str) -> AcceptedUpdate:
-    return AcceptedUpdate(round=round_number, device=device, samples=50, sha256="d" * 64, bytes=120)
+    return AcceptedUpdate(round=round_number, device=device, samples=50, sha256="d" * 64, bytes=120, nonzeros=40)
 
 
 def closed(round_number: int, evaluation: Evaluation | None) -> ClosedRound:
@@ -54,14 +55,14 @@ def filled(tmp_path: Path) -> Path:
         store.note_device("d1", DeviceStatus(state="online", boot_id="x", samples=50, software="s"))
         store.note_device("d2", DeviceStatus(state="online", boot_id="x"))
         store.note_device("d2", DeviceStatus(state="offline", boot_id="x"))
-        store.open_round(1, base="a" * 64, learning_rate=0.2, cohort=("d1", "d2"))
+        store.open_round(1, base="a" * 64, base_nonzeros=900, learning_rate=0.2, cohort=("d1", "d2"))
         store.accept_update(update_of(1, "d1"), report_of(1))
         store.accept_update(update_of(1, "d2"), report_of(1, pid=43))
         store.add_report("d1", report_of(1, bytes_up=130, phases={"upload": PhaseCost(1.0, 1.0)}))
         store.count_refusals({(1, "d3", "not in the cohort"): 2})
         store.count_refusals({(1, "d3", "not in the cohort"): 1, (1, "d1", "late"): 1})
         store.close_round(closed(1, Evaluation(0.75, 0.5)))
-        store.open_round(2, base=MODEL, learning_rate=0.1, cohort=("d1", "d2"))
+        store.open_round(2, base=MODEL, base_nonzeros=70, learning_rate=0.1, cohort=("d1", "d2"))
         store.accept_update(update_of(2, "d1"), report_of(2, loss=1.25, peak_rss_mb=90.0, pid=77))
     return tmp_path
 
@@ -72,6 +73,7 @@ def test_a_round_is_summed_over_its_accepted_updates(filled: Path) -> None:
     assert (record.updates, record.bytes_up, record.bytes_down, record.dense_bytes) == (2, 240, 600, 1000)
     assert (record.test_accuracy, record.test_loss, record.refused, record.seconds) == (0.75, 0.5, 4, 4.0)
     assert (record.learning_rate, record.model_id) == (0.2, MODEL)
+    assert (record.nonzeros_down, record.nonzeros_up) == (1800, 80)
 
 
 def test_a_device_is_summed_over_its_rounds(filled: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 def test_a_store_of_another_version_is_refused(filled: Path) -> None:
     with closing(sqlite3.connect(filled / STORE_NAME)) as db:
         db.execute("PRAGMA user_version = 99")
-    with pytest.raises(RunError, match="has version 99, this sparsyedge reads version 1"):
+    with pytest.raises(RunError, match=f"has version 99, this sparsyedge reads version {SCHEMA_VERSION}"):
         Store.open(filled)
 
 

@@ -434,7 +434,8 @@ def test_device_that_holds_the_model_before_fetches_the_difference_only(
     whole = coordinator.offer_blob(frame_of(before, base_id=model_id(before)))
     difference = frame_of(after, base_id=model_id(before), base=before)
     delta = Delta(base=model_id(before), model=coordinator.offer_blob(difference))
-    third = round_task(round=3, model_id=model_id(after), model=whole, delta=delta)
+    older = Delta(base="0" * 64, model=NO_BLOB)
+    third = round_task(round=3, model_id=model_id(after), model=whole, deltas=(older, delta))
 
     def go_on() -> None:
         coordinator.assembly = None
@@ -710,7 +711,7 @@ def test_damaged_update_on_disk_is_made_again(
 ) -> None:
     coordinator.announce(round_task())
     make_agent().run()
-    (tmp_path / "outbox" / "update.frame").write_bytes(b"rust")
+    (tmp_path / "outbox" / "update.outbox").write_bytes(b"rust")
     coordinator.assembly = None
     coordinator.announce(round_task())
     make_agent().run()

@@ -1,0 +1,73 @@
+"""The global models of a run on disk: the present one and the few before it, each in one file that is whole or absent.
+
+    models/<round>.model     the model that the round starts from
+
+A file is named by its round and is a function of the files before it and of the accepted updates, so a round that is
+closed once more after a crash writes the same file again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["KEPT_BASES", "Version", "Versions"]
+
+KEPT_BASES = 3
+"""Versions before the present one: a device that holds one of them gets a difference to it."""
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of the global model, and what its successor needs to know."""
+
+    round: int
+    """The round that starts from it."""
+    model_id: str
+    frame: bytes
+    """The model as a frame that stands alone, without loss."""
+    delta: bytes = b""
+    """The same model as the run's codec says it to devices that hold the version before; empty where there is none."""
+    residual: bytes = b""
+    """What the codec has rounded away so far, packed: the next version has it added."""
+
+
+class Versions:
+    """The folder `models/` of a run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = run_dir / "models"
+
+    def save(self, version: Version) -> None:
+        """Keep a version durably, and forget those that are too old to be anybody's base."""
+        write_atomically(self._path(version.round), msgspec.msgpack.encode(version))
+        for number in self.rounds():
+            if not version.round - KEPT_BASES <= number <= version.round:
+                self._path(number).unlink()
+
+    def load(self, round_number: int) -> Version:
+        """The version that a round starts from; raises RunError where it is not there or not whole."""
+        path = self._path(round_number)
+        try:
+            return msgspec.msgpack.decode(path.read_bytes(), type=Version)
+        except FileNotFoundError as error:
+            raise RunError(f"the model of round {round_number} is missing: there is no {path}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"the model of round {round_number} in {path} is damaged: {error}") from error
+
+    def before(self, round_number: int) -> Iterator[Version]:
+        """The versions before that of a round, the latest first."""
+        for number in reversed(self.rounds()):
+            if round_number - KEPT_BASES <= number < round_number:
+                yield self.load(number)
+
+    def rounds(self) -> list[int]:
+        """The rounds whose models are there, in order."""
+        return sorted(int(path.stem) for path in self._folder.glob("*.model") if path.stem.isdecimal())
+
+    def _path(self, round_number: int) -> Path:
+        return self._folder / f"{round_number}.model"

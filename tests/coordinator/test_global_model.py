@@ -1,0 +1,281 @@
+"""One canonical model: what the coordinator goes on with is what devices decode, whatever the codec loses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import numpy as np
+import pytest
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.global_model import GlobalModel
+from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.artifacts import Artifacts, Manifest
+from sparsyedge.edge.feedback import encode_with_feedback
+from sparsyedge.edge.frame import Mask
+from sparsyedge.edge.messages import Offer, Report
+from sparsyedge.edge.prune import prune_global
+from sparsyedge.edge.tensors import State, count_nonzero, model_id
+from sparsyedge.edge.transfer import blob_of
+from sparsyedge.edge.wire import Codec, decode_frame, read_header
+
+CODECS: tuple[Codec, ...] = get_args(Codec)
+DEVICES = ("d1", "d2")
+WEIGHT = "fc.weight"
+
+
+class Device:
+    """Holds the models that it fetched, as a device does, and answers with small moves of the kept weights."""
+
+    def __init__(self, name: str, manifest: Manifest) -> None:
+        self.name = name
+        self.manifest = manifest
+        self.held: dict[str, State] = {}
+        self.residual: State = {}
+        self.fetched = b""
+
+    def fetch(self, model: GlobalModel, initial: State) -> State:
+        """The model as the coordinator offers it: a difference to the latest model held, else the whole."""
+        if model.is_initial:
+            return initial
+        delta = next((delta for delta in model.deltas if delta.base in self.held), None)
+        self.fetched = model.delta_frame(delta) if delta else model.frame()
+        base = self.held[delta.base] if delta else None
+        assert blob_of(self.fetched) == (delta.model if delta else model.blob)
+        state = decode_frame(self.fetched, self.manifest.shapes, base).state
+        assert model_id(state) == model.id
+        self.held[model.id] = state
+        return state
+
+    def update(self, state: State, model: GlobalModel, *, codec: Codec, round_number: int, move: float) -> bytes:
+        generator = np.random.default_rng([round_number, *self.name.encode()])
+        trained = {
+            name: (tensor + move * (tensor != 0) * generator.standard_normal(tensor.shape)).astype(np.float32)
+            for name, tensor in state.items()
+        }
+        trained["bn.running_var"] = np.abs(trained["bn.running_var"])
+        coded = encode_with_feedback(
+            prune_global(trained, [WEIGHT], 0.5),
+            self.residual,
+            run="r",
+            round_number=round_number,
+            base_id=model.id,
+            base=None if model.is_initial else state,
+            codec=codec,
+            prunable=[WEIGHT],
+        )
+        self.residual = coded.residual
+        return coded.frame
+
+
+class Run:
+    """A global model and its fleet, without anything between them."""
+
+    def __init__(self, folder: Path, artifacts: Artifacts, initial: State, codec: Codec) -> None:
+        self.config = RunConfig(
+            name="r", artifacts="-", run_dir=str(folder), dataset="-", rounds=99, cohort_size=2, codec=codec
+        )
+        self.artifacts = artifacts
+        self.initial = initial
+        self.store = Store.create(folder, name="r", fleet="f", rounds=99, dense_bytes=1, config="{}")
+        self.model = self.load(1)
+        self.devices = [Device(name, artifacts.manifest) for name in DEVICES]
+        self.round = 0
+        self.move = 0.01
+
+    def load(self, round_number: int) -> GlobalModel:
+        return GlobalModel(
+            self.config,
+            self.artifacts,
+            self.initial,
+            store=self.store,
+            evaluate=lambda state: Evaluation(0.5, 1.0),
+            round_number=round_number,
+        )
+
+    def accept_updates(self) -> None:
+        """Open the next round and take an update from every device."""
+        self.round += 1
+        model = self.model
+        self.store.open_round(
+            self.round, base=model.id, base_nonzeros=model.nonzeros, learning_rate=0.1, cohort=DEVICES
+        )
+        for device in self.devices:
+            state = device.fetch(model, self.initial)
+            frame = device.update(state, model, codec=self.config.codec, round_number=self.round, move=self.move)
+            model.verify(frame, self.round)
+            model.accept(device.name, offer_of(frame, self.round, model.id), frame)
+
+    def close(self) -> None:
+        self.model.close_round(self.round, DEVICES, elapsed_s=lambda: 1.0)
+
+    def play(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.accept_updates()
+            self.close()
+
+
+def offer_of(frame: bytes, round_number: int, base: str) -> Offer:
+    report = Report(
+        run="r",
+        round=round_number,
+        phases={},
+        energy_source="none",
+        energy_kind="none",
+        bytes_down=0,
+        bytes_up=0,
+        steps=1,
+        loss=0.5,
+        peak_rss_mb=1.0,
+        pid=1,
+    )
+    return Offer(run="r", round=round_number, base=base, update=blob_of(frame), samples=3, report=report)
+
+
+@pytest.fixture(params=CODECS)
+def run(request: pytest.FixtureRequest, tmp_path: Path, artifacts: Artifacts, initial: State) -> Iterator[Run]:
+    run = Run(tmp_path / "run", artifacts, initial, request.param)
+    with closing(run.store):
+        yield run
+
+
+def test_every_device_ends_bit_identical_with_the_coordinator(run: Run) -> None:
+    run.play(5)
+    for device in run.devices:
+        # fetch() compares the model's id in every round.
+        assert model_id(device.fetch(run.model, run.initial)) == run.model.id
+    assert len(set(run.devices[0].held)) == 5
+
+
+def test_updates_are_nested_from_round_2_and_models_from_round_3(run: Run) -> None:
+    masks: list[tuple[Mask, Mask | None]] = []
+    for number in range(1, 5):
+        run.accept_updates()
+        up = read_header(run.model._updates.load(number, "d1")).weights[0].mask
+        down = read_header(run.devices[0].fetched).weights[0].mask if number > 1 else None
+        masks.append((up, down))
+        run.close()
+    assert [up is Mask.DROPPED for up, _ in masks] == [False, True, True, True]
+    assert [down is Mask.DROPPED for _, down in masks] == [False, False, True, True]
+
+
+def test_frames_carry_the_codec_of_the_run(run: Run) -> None:
+    codec = run.config.codec
+    run.play(1)
+    run.accept_updates()
+    assert read_header(run.model._updates.load(2, "d1")).codec == codec
+    run.close()
+    run.accept_updates()
+    assert read_header(run.devices[0].fetched).codec == codec
+
+
+def test_a_device_a_few_rounds_behind_gets_a_difference_and_an_older_one_the_whole(run: Run) -> None:
+    late = Device("late", run.artifacts.manifest)
+    run.play(1)
+    late.fetch(run.model, run.initial)
+    run.play(3)
+    late.fetch(run.model, run.initial)
+    assert read_header(late.fetched).needs_base
+    run.play(4)
+    late.fetch(run.model, run.initial)
+    header = read_header(late.fetched)
+    assert (header.needs_base, header.codec) == (False, "lossless")
+
+
+def test_a_round_that_is_closed_again_after_a_crash_gives_the_same_model(run: Run) -> None:
+    run.play(2)
+    run.accept_updates()
+    kept = {device: run.model._updates.load(3, device) for device in DEVICES}
+    run.close()
+    expected, deltas = run.model.id, run.model.deltas
+    # The crash came after the model was written and before the round was recorded.
+    for device, frame in kept.items():
+        run.model._updates.save(3, device, frame)
+    run.model = run.load(3)
+    run.close()
+    assert run.model.id == expected
+    assert run.model.deltas == deltas
+
+
+def test_a_coordinator_that_starts_again_goes_on_as_if_it_had_not(
+    run: Run, tmp_path: Path, artifacts: Artifacts, initial: State
+) -> None:
+    undisturbed = Run(tmp_path / "other", artifacts, initial, run.config.codec)
+    with closing(undisturbed.store):
+        undisturbed.play(5)
+    run.play(3)
+    before = (run.model.id, run.model.blob, run.model.deltas, run.model.nonzeros)
+    run.model = run.load(4)
+    assert (run.model.id, run.model.blob, run.model.deltas, run.model.nonzeros) == before
+    run.play(2)
+    assert run.model.id == undisturbed.model.id
+
+
+def test_the_store_counts_values_both_ways(run: Run) -> None:
+    run.play(2)
+    first, second = run.store.rounds()
+    entries = sum(tensor.size for tensor in run.initial.values())
+    others = entries - run.initial[WEIGHT].size
+    held = run.devices[0].fetch(run.model, run.initial)
+    assert first.nonzeros_down == 2 * entries
+    assert first.nonzeros_up == 2 * (run.initial[WEIGHT].size // 2 + others)
+    assert second.nonzeros_down < first.nonzeros_down
+    assert run.model.nonzeros == count_nonzero(held, [WEIGHT]) + others
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_moves_below_the_codecs_resolution_arrive_in_time(
+    codec: Codec, tmp_path: Path, artifacts: Artifacts, initial: State
+) -> None:
+    run = Run(tmp_path / "run", artifacts, initial, codec)
+    with closing(run.store):
+        run.play(2)
+        start = run.devices[0].fetch(run.model, initial)[WEIGHT].copy()
+        kept = np.abs(start) > 0.5
+        # A thousandth of each weight and round: bf16 has 256 steps to an octave, so none of it would survive alone.
+        drift = np.where(kept, 0.001 * start, 0).astype(np.float32)
+        wanted = start.copy()
+        for _ in range(30):
+            run.round += 1
+            run.store.open_round(run.round, base=run.model.id, base_nonzeros=1, learning_rate=0.1, cohort=DEVICES)
+            wanted += drift
+            for device in run.devices:
+                state = device.fetch(run.model, initial)
+                moved = {**state, WEIGHT: state[WEIGHT] + drift}
+                coded = encode_with_feedback(
+                    moved,
+                    device.residual,
+                    run="r",
+                    round_number=run.round,
+                    base_id=run.model.id,
+                    base=state,
+                    codec=codec,
+                    prunable=[WEIGHT],
+                )
+                device.residual = coded.residual
+                run.model.accept(device.name, offer_of(coded.frame, run.round, run.model.id), coded.frame)
+            run.close()
+        ended = run.devices[0].fetch(run.model, initial)[WEIGHT]
+    travelled = (ended - start)[kept] / (wanted - start)[kept]
+    assert abs(np.median(travelled) - 1) < 0.15
+
+
+def test_the_codec_of_a_run_file_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"codec"):
+        msgspec.convert(
+            {
+                "name": "r",
+                "artifacts": "a",
+                "run_dir": "d",
+                "dataset": "x",
+                "rounds": 1,
+                "cohort_size": 1,
+                "codec": "x",
+            },
+            RunConfig,
+        )
