@@ -163,6 +163,9 @@ def _phase(device: DeviceRecord, phase: str) -> str:
 
 
 def _count(values: int) -> str:
+    """A number of values, short enough for a table."""
+    if values < 1e4:
+        return str(values)
     return f"{values / 1e6:.2f} M" if values >= 1e6 else f"{values / 1e3:.1f} k"
 
 
