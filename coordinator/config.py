@@ -9,6 +9,7 @@ import msgspec
 
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.methods import MethodConfig
 from sparsyedge.edge.wire import DEFAULT_CODEC, Codec
 
 __all__ = [
@@ -34,13 +35,10 @@ class LearningRateConfig(Section, frozen=True, kw_only=True):
 
 
 class ExportConfig(Section, frozen=True, kw_only=True):
-    """The artifacts that a simulation makes where there are none yet, as `sparsyedge export` would."""
+    """The artifacts that a simulation makes where there are none yet, for the method of the run."""
 
     model: str = "resnet18"
     width: Positive = 64
-    method: str = "sparsyfed"
-    sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.95
-    beta: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.25
     seed: Seed = 0
 
 
@@ -85,6 +83,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     broker: BrokerConfig = BrokerConfig()
     simulation: SimulationConfig | None = None
     """Read by `sparsyedge simulate` alone: a run with real devices does not need it."""
+    method: MethodConfig | None = None
+    """What the artifacts must have been exported for; whatever they were exported for where it is left out."""
 
     @property
     def updates_needed(self) -> int:

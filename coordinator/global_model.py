@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from sparsyedge.coordinator.aggregate import average
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.coordinator.evaluate import global_sparsity
 from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.server_rules import combine
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
 from sparsyedge.coordinator.update_files import UpdateFiles
 from sparsyedge.coordinator.verify import verify_update
@@ -114,7 +114,14 @@ class GlobalModel:
 
     def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
         """Make the next version of these devices' updates, evaluate it where it is due, and record the round."""
-        self._succeed(average(self._accepted(round_number, devices)), round_number=round_number + 1)
+        state = combine(
+            self._accepted(round_number, devices),
+            self._manifest.method,
+            self._manifest.prunable,
+            round_number=round_number,
+            rounds=self._config.rounds,
+        )
+        self._succeed(state, round_number=round_number + 1)
         last = round_number == self._config.rounds
         due = last or round_number % self._config.eval_every == 0
         evaluation = self._evaluate(self._state) if due else None

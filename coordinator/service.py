@@ -21,8 +21,9 @@ from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.data import load
 from sparsyedge.edge.dense_session import DenseSession
-from sparsyedge.edge.errors import RunError, SparsyedgeError
+from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError
 from sparsyedge.edge.link import Link
+from sparsyedge.edge.methods import method_of
 from sparsyedge.edge.tensors import State, dense_bytes
 
 __all__ = ["Coordinator", "prepare"]
@@ -43,6 +44,7 @@ def prepare(
     """
     check_run_config(config)
     artifacts = Artifacts.load(config.artifacts_path)
+    _check_method(config, artifacts)
     dataset = load(config.dataset, config.data_path)
     check_fit(dataset, artifacts.manifest)
     session = DenseSession(artifacts, threads=config.threads)
@@ -56,6 +58,19 @@ def prepare(
         connect=connect,
         clock=clock,
     )
+
+
+def _check_method(config: RunConfig, artifacts: Artifacts) -> None:
+    """Refuse artifacts of another method, or of the same with other options, than the run file asks for."""
+    if config.method is None:
+        return
+    wanted, found = method_of(config.method), artifacts.manifest.method
+    for field in wanted.__struct_fields__:
+        if getattr(wanted, field) != getattr(found, field):
+            raise ConfigError(
+                f"key `method.{field}` is {getattr(wanted, field)!r} in the run file, and the artifacts in "
+                f"{artifacts.directory} were exported for {getattr(found, field)!r}; export again or change the key"
+            )
 
 
 class Coordinator:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.prune import removed_count
@@ -17,9 +19,11 @@ FRAME_SLACK_BYTES = 2 << 20
 
 
 def nonzero_budget(manifest: Manifest) -> int:
-    """How many prunable weights of an update may differ from zero."""
+    """How many prunable weights of an update may differ from zero, or from the base where changes are pruned."""
+    method = manifest.method
     size = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
-    return size - removed_count(size, manifest.method.sparsity)
+    # A device of the densest group may send the most.
+    return size if method.uplink == "whole" else size - removed_count(size, min(method.sparsity, *method.sparsities, 1))
 
 
 def max_update_bytes(manifest: Manifest) -> int:
@@ -44,10 +48,18 @@ def verify_update(
     for norm in manifest.batch_norms:
         if (state[norm.variance] < 0).any():
             raise FrameError(f"{norm.variance} holds a negative variance")
-    found, allowed = count_nonzero(state, manifest.prunable), nonzero_budget(manifest)
-    if found > allowed:
-        raise FrameError(f"update has {found} non-zero weights, sparsity {manifest.method.sparsity} allows {allowed}")
+    _check_budget(state, manifest, base_state)
     return state
+
+
+def _check_budget(state: State, manifest: Manifest, base_state: State | None) -> None:
+    if manifest.method.uplink == "delta" and base_state is not None:
+        what, found = "changed", sum(int(np.count_nonzero(state[n] != base_state[n])) for n in manifest.prunable)
+    else:
+        what, found = "non-zero", count_nonzero(state, manifest.prunable)
+    allowed = nonzero_budget(manifest)
+    if found > allowed:
+        raise FrameError(f"update has {found} {what} weights, sparsity {manifest.method.sparsity} allows {allowed}")
 
 
 def _check_header(header: FrameHeader, *, run: str, round_number: int, base: str) -> None:

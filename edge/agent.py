@@ -21,9 +21,9 @@ from sparsyedge.edge.data import Samples
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, peak_rss_mb
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
+from sparsyedge.edge.local_update import finish_update, needs_start, start_state
 from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
-from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.session import Session
 from sparsyedge.edge.tensors import State, first_nonfinite, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
@@ -201,7 +201,11 @@ class Agent:
             self._workbench.put(artifacts, task.manifest.sha256)
         manifest = artifacts.manifest
         check_fit(self._samples, manifest)
-        model = None if task.model_id == manifest.initial_model else self._fetch_model(task, manifest)
+        if task.model_id == manifest.initial_model:
+            return self._workbench.session(None, round_number=task.round), manifest
+        received = self._fetch_model(task, manifest)
+        sparsity = manifest.method.sparsity_of(self._device, task.round)
+        model = start_state(manifest.method, received, prunable=manifest.prunable, sparsity=sparsity)
         return self._workbench.session(model, round_number=task.round), manifest
 
     def _fetch_artifacts(self, task: RoundTask) -> Artifacts:
@@ -285,10 +289,13 @@ class Agent:
         recorder = PhaseRecorder(self._meter)
         with recorder.phase("download"):
             session, manifest = self._prepare(task)
+        method = manifest.method
+        start = session.state() if needs_start(method) else None
         with recorder.phase("train"):
             trained = train(session, self._samples, self._job(task), keep_going=lambda: self._keep_going(task))
         with recorder.phase("prune"):
-            state = prune_global(session.state(), manifest.prunable, task.sparsity)
+            sparsity = method.sparsity_of(self._device, task.round) if method.sparsities else task.sparsity
+            state = finish_update(method, session.state(), prunable=manifest.prunable, sparsity=sparsity, start=start)
         bad = first_nonfinite(state)
         if bad is not None:
             raise TrainingError(f"training left NaN or infinity in {bad}; lower the learning rate of the run")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file, write_atomically
 
@@ -25,13 +26,13 @@ __all__ = [
     "encode_manifest",
 ]
 
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
 DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
 SPARSE_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
-"""Only where the method keeps zeros at zero."""
+"""Only where the method has a sparse graph."""
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
@@ -66,18 +67,6 @@ class BatchNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variance_output: str
     plane: Positive
     """Positions per sample (height x width) that the statistics are taken over."""
-
-
-class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the model is trained and pruned."""
-
-    name: str
-    beta: Annotated[float, msgspec.Meta(gt=0)]
-    sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
-    weight_decay: Annotated[float, msgspec.Meta(ge=0)]
-    prune_activations: bool
-    zero_grad_at_zero: bool
-    """Whether a weight that is exactly zero has no gradient, so that the sparse graph computes the same step."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,7 +158,7 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
-    required = DENSE_ROLES + (SPARSE_ROLES if manifest.method.zero_grad_at_zero else ())
+    required = DENSE_ROLES + (SPARSE_ROLES if manifest.method.sparse_graph else ())
     missing = [role for role in required if role not in manifest.files]
     if missing:
         raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")

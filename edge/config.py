@@ -12,7 +12,17 @@ import msgspec
 
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["BrokerConfig", "DataConfig", "DeviceConfig", "Identifier", "PartitionConfig", "Port", "load_config"]
+__all__ = [
+    "BrokerConfig",
+    "DataConfig",
+    "DeviceConfig",
+    "Identifier",
+    "PartitionConfig",
+    "Port",
+    "Section",
+    "load_config",
+    "read_section",
+]
 
 # Identities are levels of MQTT topics: no separator, no wildcard, nothing that a shell or a file system takes amiss.
 Identifier = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
@@ -73,9 +83,17 @@ def load_config(path: Path, kind: type[Config]) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     try:
+        return read_section(content, kind)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read_section(content: dict[str, Any], kind: type[Config]) -> Config:
+    """Values that came from anywhere as `kind`; raises ConfigError as `load_config` does."""
+    try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_explain(str(error), content, kind)}") from error
+        raise ConfigError(_explain(str(error), content, kind)) from error
 
 
 def _explain(message: str, content: dict[str, Any], kind: type[Section]) -> str:
@@ -93,7 +111,7 @@ def _explain(message: str, content: dict[str, Any], kind: type[Section]) -> str:
     for step in _steps(path):
         value = value.get(step) if isinstance(value, dict) else None
     shown = f" has value {value!r}" if value is not None else ""
-    return f"key `{path}`{shown}: {text[0].lower()}{text[1:]}"
+    return f"key `{path}`{shown}: {text[0].lower()}{text[1:]}{_allowed_range(kind, path)}"
 
 
 def _explain_unknown(name: str, path: str, kind: type[Section]) -> str:
@@ -101,6 +119,20 @@ def _explain_unknown(name: str, path: str, kind: type[Section]) -> str:
     near = difflib.get_close_matches(name, allowed, n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"allowed here: {', '.join(allowed)}"
     return f"unknown key `{_join(path, name)}`; {hint}"
+
+
+def _allowed_range(kind: type[Section], path: str) -> str:
+    """All that is allowed of a number or a word: msgspec names only the end that was missed, or nothing."""
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    info = _type_at(kind, path)
+    for option in getattr(info, "types", (info,)):
+        if isinstance(option, msgspec.inspect.LiteralType):
+            return f"; allowed: {', '.join(map(str, option.values))}"
+        ends = {end: getattr(option, end, None) for end in words}
+        bounds = [f"{words[end]} {value:g}" for end, value in ends.items() if value is not None]
+        if bounds:
+            return f"; allowed: {' and '.join(bounds)}"
+    return ""
 
 
 def _join(path: str, name: str) -> str:
@@ -114,12 +146,32 @@ def _steps(path: str) -> list[str]:
 
 def _fields_at(kind: type[Section], path: str) -> list[str]:
     """The keys that the table at that path may have."""
+    return [field.encode_name for field in _table(_type_at(kind, path)).fields]
+
+
+def _type_at(kind: type[Section], path: str) -> Any:
+    """What is declared at that path."""
     info: Any = msgspec.inspect.type_info(kind)
     for step in _steps(path):
+        info = _table(info)
         if step.startswith("["):
-            info = info.item_type if hasattr(info, "item_type") else info.value_type
+            info = next((option for option in getattr(info, "types", ()) if _holds_items(option)), info)
+            info = _item_type(info, step)
         else:
             info = next(field.type for field in info.fields if field.encode_name == step)
-        # Of an optional table, the table.
-        info = next((option for option in getattr(info, "types", ()) if hasattr(option, "fields")), info)
-    return [field.encode_name for field in info.fields]
+    return _table(info)
+
+
+def _table(info: Any) -> Any:
+    """Of an optional table, the table."""
+    return next((option for option in getattr(info, "types", ()) if hasattr(option, "fields")), info)
+
+
+def _holds_items(info: Any) -> bool:
+    return any(hasattr(info, name) for name in ("item_type", "item_types", "value_type"))
+
+
+def _item_type(info: Any, step: str) -> Any:
+    if hasattr(info, "item_types"):
+        return info.item_types[int(step[1:-1])]
+    return info.item_type if hasattr(info, "item_type") else info.value_type

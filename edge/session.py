@@ -36,11 +36,11 @@ class Session(Protocol):
 
 
 def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray]) -> Kind:
-    """The rule: sparse where the method keeps zeros at zero and enough of the model's work is gone, dense otherwise.
+    """The rule: sparse where the method has a sparse graph and enough of the model's work is gone, dense otherwise.
 
     Round 1 starts from dense weights, so it is trained dense.
     """
-    if not manifest.method.zero_grad_at_zero:
+    if not manifest.method.sparse_graph:
         return "dense"
     return "sparse" if remaining_work(manifest, state) <= SPARSE_WORK_LIMIT else "dense"
 

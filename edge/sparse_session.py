@@ -29,10 +29,10 @@ class SparseSession:
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
         manifest = artifacts.manifest
-        if not manifest.method.zero_grad_at_zero:
+        if not manifest.method.sparse_graph:
             raise ArtifactError(
-                f"method {manifest.method.name} lets zero weights grow back, which the sparse graph cannot; "
-                f"train it with the dense graph"
+                f"method {manifest.method.name} cannot be trained from the non-zero weights alone, as the sparse graph "
+                f"does; train it with the dense graph"
             )
         self._manifest = manifest
         self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)

@@ -26,10 +26,10 @@ from sparsyedge.edge.artifacts import (
     File,
     FileRole,
     Manifest,
-    Method,
     Parameter,
 )
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
@@ -106,7 +106,7 @@ def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Pa
     onnx.checker.check_model(inference)
     onnx.save(inference, staging / FILE_NAMES["inference"])
 
-    if method.zero_grad_at_zero:
+    if method.sparse_graph:
         network = read_network(forward, INPUT_NAME)
         onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
         onnx.save(build_sparse_step(network, method), staging / FILE_NAMES["sparse_step"])
@@ -159,6 +159,8 @@ def _edit_generated(staging: Path, *, method: Method, prunable: Iterable[str]) -
         rewrite.drop_counters(graph)
     if method.prune_activations:
         rewrite.insert_activation_pruning(graphs["training"], prunable)
+    if method.masks_gradients:
+        rewrite.insert_gradient_masks(graphs["training"])
     rewrite.freeze_batch_norms(graphs["eval"])
     rewrite.keep_outputs(graphs["eval"], [LOSS_NAME, LOGITS_NAME])
     for role, graph in graphs.items():

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import tomllib
 from pathlib import Path
+from typing import Any
 
-from sparsyedge.edge.artifacts import Artifacts, Method, Parameter
+from sparsyedge.edge.artifacts import Artifacts, Parameter
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.methods import METHODS, Method, make_method
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import MODELS, ModelSpec
 from sparsyedge.export.verify import Parity, verify
@@ -21,8 +24,6 @@ DATASETS: dict[str, tuple[tuple[int, int, int], int]] = {
     "cifar100": ((3, 32, 32), 100),
     "digits": ((3, 32, 32), 10),
 }
-METHODS = ("sparsyfed",)
-WEIGHT_DECAY = 1e-3
 
 
 def main(argv: list[str]) -> int:
@@ -35,28 +36,24 @@ def main(argv: list[str]) -> int:
         classes=arguments.classes or classes,
         input_shape=tuple(arguments.input_shape) if arguments.input_shape else shape,
     )
-    method = make_method(arguments.method, sparsity=arguments.sparsity, beta=arguments.beta)
+    method = _method(arguments)
     artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed)
     print(_as_json(artifacts, parity) if arguments.json else _as_text(artifacts, parity))
     return 0
 
 
-def make_method(name: str, *, sparsity: float, beta: float) -> Method:
-    """The method by name with its two numbers, each within its bounds."""
-    if name not in METHODS:
-        raise ConfigError(f"no method {name!r}; there are: {', '.join(METHODS)}")
-    if not 0 <= sparsity < 1:
-        raise ConfigError(f"sparsity is {sparsity:g}; it must be at least 0 and less than 1")
-    if not 0 < beta <= 10:
-        raise ConfigError(f"beta is {beta:g}; it must be more than 0 and at most 10 (the paper uses 1.25)")
-    return Method(
-        name=name,
-        beta=beta,
-        sparsity=sparsity,
-        weight_decay=WEIGHT_DECAY,
-        prune_activations=True,
-        zero_grad_at_zero=beta > 1,
-    )
+def _method(arguments: argparse.Namespace) -> Method:
+    """The method of the flags; values of --method-option are written as in TOML, text also without quotes."""
+    options: dict[str, Any] = {
+        key: getattr(arguments, key) for key in ("sparsity", "beta") if getattr(arguments, key) is not None
+    }
+    for option in arguments.method_option:
+        key, _, value = option.partition("=")
+        try:
+            options[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key] = value
+    return make_method(arguments.method, **options)
 
 
 def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int) -> tuple[Artifacts, Parity]:
@@ -78,11 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dataset", choices=sorted(DATASETS), default="cifar10", help="sets input shape and classes")
     parser.add_argument("--classes", type=int, help="another number of classes than the data set's")
     parser.add_argument("--input-shape", type=int, nargs=3, metavar=("C", "H", "W"), help="another input shape")
-    parser.add_argument("--method", choices=METHODS, default="sparsyfed")
+    parser.add_argument("--method", choices=sorted(METHODS), default="sparsyfed", help="see `sparsyedge methods`")
+    parser.add_argument("--sparsity", type=float, help="target of the pruning (default: 0.95)")
+    parser.add_argument("--beta", type=float, help="exponent of Powerpropagation (default: 1.25)")
     parser.add_argument(
-        "--sparsity", type=float, default=0.95, help="target of the global pruning (default: %(default)s)"
+        "--method-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another option of the method, as in the [method] table of a run file; may be repeated",
     )
-    parser.add_argument("--beta", type=float, default=1.25, help="exponent of Powerpropagation (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -97,7 +99,7 @@ def _as_text(artifacts: Artifacts, parity: Parity) -> str:
         f"({_count([p for p in trainable if p.prunable]):,} prunable), method {manifest.method.name}",
         f"agrees with torch over {parity.steps} teacher-forced steps: loss {parity.loss:.0e}, "
         f"gradients {parity.gradient:.0e}, updated values {parity.updated:.0e} (relative L2)",
-        "no sparse graph: with this method zero weights may grow back"
+        "no sparse graph: this method needs all weights"
         if parity.sparse is None
         else f"sparse graph agrees with torch: loss and updated values {parity.sparse:.0e}",
     ]

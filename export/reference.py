@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sparsyedge.edge.artifacts import Method
+from sparsyedge.edge.methods import Method
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 
@@ -43,6 +43,8 @@ def reference_step(model: nn.Module, method: Method, x: Tensor, y: Tensor, *, le
         logits = torch.func.functional_call(model, effective, (x,))
     loss = functional.cross_entropy(logits, y)
     loss.backward()  # type: ignore[no-untyped-call]
+    if method.masks_gradients:
+        _mask_gradients(model, prunable)
     gradients = {
         name: (w.grad + method.weight_decay * w).detach().numpy().copy()
         for name, w in model.named_parameters()
@@ -50,6 +52,12 @@ def reference_step(model: nn.Module, method: Method, x: Tensor, y: Tensor, *, le
     }
     optimizer.step()
     return ReferenceStep(float(loss.detach()), gradients, recorder.relu_signs, recorder.kept_activations)
+
+
+def _mask_gradients(model: nn.Module, prunable: frozenset[str]) -> None:
+    for name, w in model.named_parameters():
+        if name in prunable and w.grad is not None:
+            w.grad[w.detach() == 0] = 0
 
 
 def reparametrise(w: Tensor, beta: float) -> Tensor:

@@ -12,14 +12,15 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from sparsyedge.edge.artifacts import Method
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import OP_DOMAIN
 
 __all__ = [
     "drop_counters",
     "freeze_batch_norms",
     "insert_activation_pruning",
+    "insert_gradient_masks",
     "insert_reparametrisation",
     "keep_outputs",
     "name_running_statistics",
@@ -28,6 +29,7 @@ __all__ = [
 OP_DOMAIN_VERSION = 1
 BETA = "sparsyedge.beta"
 WEIGHT_DECAY = "sparsyedge.weight_decay"
+ZERO = "sparsyedge.zero"
 COUNTED_NAME = re.compile(r"onnx::(\w+)::\d+")
 
 
@@ -133,10 +135,31 @@ def insert_activation_pruning(model: onnx.ModelProto, prunable: Iterable[str]) -
             f"the training graph has no weight gradient of {sorted(unseen)[0]}, so its input cannot be pruned; "
             f"the layers that can be pruned are 2-d convolutions and linear layers"
         )
+    _replace_nodes(graph, nodes)
+    _import_domain(model)
+
+
+def insert_gradient_masks(model: onnx.ModelProto) -> None:
+    """Take the gradient of every weight that is exactly zero away, before weight decay, which adds nothing to zero."""
+    graph = model.graph
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type == "PowerPropGrad":
+            gradient, weight = node.input[0], node.input[1]
+            absent, masked = f"{weight}.is_zero", f"{weight}.masked_grad"
+            nodes.append(helper.make_node("Equal", [weight, ZERO], [absent], name=f"{weight}.Equal"))
+            nodes.append(helper.make_node("Where", [absent, ZERO, gradient], [masked], name=f"{weight}.Where"))
+            node.input[0] = masked
+        nodes.append(node)
+    _replace_nodes(graph, nodes)
+    graph.initializer.append(numpy_helper.from_array(np.array(0, dtype=np.float32), ZERO))
+
+
+def _replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give the graph these nodes, some of which are its own."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
-    _import_domain(model)
 
 
 def _layer_inputs(nodes: Iterable[onnx.NodeProto], prunable: Iterable[str]) -> dict[str, str]:

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sparsyedge.edge.artifacts import Method
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.export.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
 from sparsyedge.export.rewrite import BETA, OP_DOMAIN_VERSION, WEIGHT_DECAY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparsyedge.coordinator.config import ExportConfig, RunConfig
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.methods import MethodConfig, method_of
 
 __all__ = ["ensure_artifacts"]
 
@@ -23,7 +24,7 @@ def ensure_artifacts(config: RunConfig) -> Artifacts:
 
 def _export(config: RunConfig, wanted: ExportConfig) -> Artifacts:
     # Imported on use: torch is not needed to simulate with artifacts that are there.
-    from sparsyedge.export.cli import DATASETS, export_model, make_method
+    from sparsyedge.export.cli import DATASETS, export_model
     from sparsyedge.export.models import ModelSpec
 
     if config.dataset not in DATASETS:
@@ -33,18 +34,15 @@ def _export(config: RunConfig, wanted: ExportConfig) -> Artifacts:
         )
     shape, classes = DATASETS[config.dataset]
     spec = ModelSpec(wanted.model, wanted.width, classes, shape)
-    method = make_method(wanted.method, sparsity=wanted.sparsity, beta=wanted.beta)
+    method = method_of(config.method or MethodConfig())
     artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed)
     return artifacts
 
 
 def _compare(manifest: Manifest, wanted: ExportConfig, directory: str) -> None:
-    method = manifest.method
     pairs = {
         "model": (manifest.model, wanted.model),
         "width": (manifest.width, wanted.width),
-        "method": (method.name, wanted.method),
-        "sparsity": (method.sparsity, wanted.sparsity),
         "seed": (manifest.seed, wanted.seed),
     }
     for key, (found, asked) in pairs.items():

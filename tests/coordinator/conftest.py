@@ -16,9 +16,9 @@ from sparsyedge.edge.artifacts import (
     BatchNorm,
     File,
     Manifest,
-    Method,
     Parameter,
 )
+from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.tensors import State, model_id
 

@@ -59,7 +59,7 @@ def test_exported_graphs_train_as_torch_does(
 ) -> None:
     parity = verify(export_tiny(beta=beta, prune_activations=prune_activations))
     assert parity.steps == 3
-    assert max(parity.loss, parity.gradient, parity.updated) <= 1e-5
+    assert max(parity.loss, parity.gradient, parity.updated) <= 3e-5
 
 
 def test_an_export_that_prunes_what_it_should_not_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_the_command_prints_one_json_document(tmp_path: Path, capfd: pytest.Capt
     captured = capfd.readouterr()
     document = json.loads(captured.out)
     assert document["directory"] == str(out)
-    assert document["parity"]["gradient"] <= 1e-5
+    assert document["parity"]["gradient"] <= 3e-5
     assert captured.err == ""
 
 

@@ -1,0 +1,227 @@
+"""The methods, as data: what each does to weights, activations, updates and masks. docs/methods.md tells them apart.
+
+A row of METHODS says everything about a method; `make_method` puts the user's numbers and options into it. The result
+travels in the manifest of the artifacts, and device and coordinator act on its fields, never on its name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from sparsyedge.edge.config import Section, read_section
+from sparsyedge.edge.errors import ConfigError
+
+__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "make_method", "method_of"]
+
+Sparsity: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
+Reparametrisation = Literal["none", "power", "spectral", "auto-beta"]
+Exponent = Literal["max", "sigma"]
+WeightPruning = Literal["none", "copy", "in-place"]
+ActivationDensity = Literal["weights", "target"]
+ThresholdPeriod = Literal["step", "round"]
+Uplink = Literal["whole", "weights", "delta"]
+Aggregation = Literal["mean", "nonzero-mean"]
+MaskRule = Literal["free", "fixed", "layer-density", "evolving", "last-round"]
+
+MAX_BETA = 10.0
+DEFAULT_SPARSITY = 0.95
+DEFAULT_WEIGHT_DECAY = 1e-3
+
+
+class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a model is trained, pruned and averaged."""
+
+    name: str
+    sparsity: Sparsity
+    """The target: of what devices send, or of the last model where nothing is pruned before."""
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = DEFAULT_WEIGHT_DECAY
+    reparametrisation: Reparametrisation = "power"
+    """How theta, which the network computes with, comes from the weights w, which are trained and sent."""
+    beta: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """The exponent of `power`; 1 for all others."""
+    exponent: Exponent = "max"
+    """What `auto-beta` divides the mean magnitude of a layer by: its largest (paper) or its spectral norm (code)."""
+    zero_grad_at_zero: bool
+    """Whether a weight that is exactly zero has no gradient, so that pruned weights never grow back by training."""
+    prune_weights: WeightPruning = "none"
+    """Whether a step computes with the largest weights of each layer but the first, and what becomes of the others."""
+    prune_activations: bool = False
+    """Whether the gradient of a layer's weights sees only the largest values of the layer's input."""
+    activation_density: ActivationDensity = "weights"
+    """How densely an input is kept: as the layer's own weights are, or as the target says, in all layers but one."""
+    activation_floor: Share = 0.0
+    """No input is pruned to less than this share."""
+    activation_threshold: ThresholdPeriod = "step"
+    """Whether convolutions look for the threshold in every step, or once per round as the reference code does."""
+    uplink: Uplink = "weights"
+    """What of an update is pruned by one global ranking of magnitudes: nothing, the weights, or their change."""
+    aggregation: Aggregation = "mean"
+    """The mean over all devices, or over those that sent a value other than zero."""
+    mask: MaskRule = "free"
+    """What the coordinator does about the mask of the averaged model, and whether devices move it."""
+    mask_interval: Positive = 1
+    """Of an `evolving` mask: it may change in every so many rounds."""
+    regrow_rate: Share = 0.25
+    """Of an `evolving` mask: the share of a layer's weights that a device exchanges, halfway through an epoch."""
+    sparsities: tuple[Sparsity, ...] = ()
+    """Targets of groups of devices, where they differ; empty where they do not."""
+    shares: tuple[Positive, ...] = ()
+    """How many of a hundred, or of any such sum, belong to each group."""
+
+    @property
+    def masks_gradients(self) -> bool:
+        """Whether the gradient of a zero weight must be taken away, rather than vanish by itself."""
+        return self.zero_grad_at_zero and self.reparametrisation == "none"
+
+    @property
+    def sparse_graph(self) -> bool:
+        """Whether a step can be computed from the non-zero weights alone, by the ops that we have."""
+        return (
+            self.zero_grad_at_zero
+            and self.reparametrisation != "spectral"
+            and self.prune_weights == "none"
+            and self.activation_density == "weights"
+            and self.activation_floor == 0
+            and self.activation_threshold == "step"
+        )
+
+    def group_of(self, device: str) -> int:
+        """The group of a device: its number modulo the sum of the shares decides, or a hash where it has none."""
+        if not self.shares:
+            return 0
+        number = re.search(r"(\d+)\D*$", device)
+        drawn = int(number.group(1)) if number else int.from_bytes(hashlib.sha256(device.encode()).digest()[:8], "big")
+        place = drawn % sum(self.shares)
+        bounds = (sum(self.shares[: group + 1]) for group in range(len(self.shares)))
+        return next(group for group, bound in enumerate(bounds) if place < bound)
+
+    def sparsity_of(self, device: str, round_number: int) -> float:
+        """The target of one device's update; all have the common one in the first round."""
+        if round_number == 1 or not self.sparsities:
+            return self.sparsity
+        return self.sparsities[self.group_of(device)]
+
+    def evolves_mask(self, round_number: int) -> bool:
+        """Whether devices exchange weights in this round; the first one makes the mask."""
+        return self.mask == "evolving" and round_number > 1 and (round_number - 2) % self.mask_interval == 0
+
+
+class MethodConfig(Section, frozen=True, kw_only=True):
+    """The `[method]` table of a run file: a name, and what differs from the method's row."""
+
+    name: str = "sparsyfed"
+    sparsity: Sparsity | None = None
+    beta: Annotated[float, msgspec.Meta(gt=0, le=MAX_BETA)] | None = None
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    exponent: Exponent | None = None
+    prune_weights: Literal["copy", "in-place"] | None = None
+    activation_floor: Share | None = None
+    activation_threshold: ThresholdPeriod | None = None
+    uplink: Literal["weights", "delta"] | None = None
+    aggregation: Aggregation | None = None
+    mask_interval: Positive | None = None
+    sparsities: tuple[Sparsity, ...] | None = None
+    shares: tuple[Positive, ...] | None = None
+
+
+class MethodRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One method: what it is in a line, its fields, and the options of MethodConfig that it takes."""
+
+    summary: str
+    fields: dict[str, Any]
+    options: tuple[str, ...] = ()
+
+
+COMMON_OPTIONS = ("weight_decay",)
+PRUNING_OPTIONS = ("sparsity", "uplink", "aggregation", "sparsities", "shares")
+ACTIVATION_OPTIONS = ("activation_floor", "activation_threshold")
+
+METHODS: dict[str, MethodRow] = {
+    "dense": MethodRow(
+        summary="plain federated averaging: nothing is pruned",
+        fields={"reparametrisation": "none", "zero_grad_at_zero": False, "uplink": "whole"},
+    ),
+    "sparsyfed": MethodRow(
+        summary="powers of weights, inputs pruned as densely as the weights, global top-k on what is sent",
+        fields={"beta": 1.25, "zero_grad_at_zero": True, "prune_activations": True},
+        options=("beta", *PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+    ),
+    "sparsyfed-no-act": MethodRow(
+        summary="sparsyfed without activation pruning",
+        fields={"beta": 1.25, "zero_grad_at_zero": True},
+        options=("beta", *PRUNING_OPTIONS),
+    ),
+    "topk": MethodRow(
+        summary="dense training, global top-k on what is sent; zeros grow back",
+        fields={"reparametrisation": "none", "zero_grad_at_zero": False},
+        options=PRUNING_OPTIONS,
+    ),
+    "fixed-mask": MethodRow(
+        summary="sparsyfed without powers, on the mask of round 1: global top-k of its average, never changed",
+        fields={
+            "reparametrisation": "none",
+            "zero_grad_at_zero": True,
+            "prune_activations": True,
+            "mask": "fixed",
+        },
+        options=(*PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+    ),
+    "naive-powerprop": MethodRow(
+        summary="powers of weights, trained and sent dense; the model of the last round is pruned",
+        fields={"beta": 1.25, "zero_grad_at_zero": True, "uplink": "whole", "mask": "last-round"},
+        options=("beta", "sparsity"),
+    ),
+}
+
+
+def make_method(name: str, **options: Any) -> Method:
+    """The method by name, with options as the `[method]` table has them; raises ConfigError as `method_of` does."""
+    return method_of(read_section({"name": name, **options}, MethodConfig))
+
+
+def method_of(config: MethodConfig) -> Method:
+    """The method of a config; raises ConfigError that names the key, its value and what is allowed."""
+    row = METHODS.get(config.name)
+    if row is None:
+        near = difflib.get_close_matches(config.name, METHODS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(METHODS)}"
+        raise ConfigError(f"key `method.name` has value {config.name!r}: there is no such method; {hint}")
+    options = _options(config)
+    _check_options(config.name, options, allowed=(*row.options, *COMMON_OPTIONS))
+    fields = {**row.fields, **options}
+    if "sparsity" not in fields:
+        # In round 1 no group may lose what it could keep, so the least sparse one decides.
+        fallback = DEFAULT_SPARSITY if "sparsity" in row.options else 0.0
+        fields["sparsity"] = min(config.sparsities or (fallback,))
+    if config.beta is not None:
+        # At beta = 1 and below, a zero weight has a gradient.
+        fields["zero_grad_at_zero"] = config.beta > 1
+    return Method(name=config.name, **fields)
+
+
+def _options(config: MethodConfig) -> dict[str, Any]:
+    """What the user gave."""
+    return {key: value for key, value in msgspec.structs.asdict(config).items() if key != "name" and value is not None}
+
+
+def _check_options(name: str, options: dict[str, Any], *, allowed: tuple[str, ...]) -> None:
+    for key, value in options.items():
+        if key not in allowed:
+            raise ConfigError(
+                f"key `method.{key}` has value {value!r}: method {name} has no such option; "
+                f"it takes {', '.join(sorted(allowed))}"
+            )
+    sparsities, shares = options.get("sparsities", ()), options.get("shares", ())
+    if len(sparsities) != len(shares):
+        raise ConfigError(
+            f"key `method.sparsities` has {len(sparsities)} values and key `method.shares` has {len(shares)}; "
+            f"give one share per sparsity, for example [0.9, 0.85, 0.8] and [40, 30, 30]"
+        )

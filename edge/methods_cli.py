@@ -1,0 +1,41 @@
+"""`sparsyedge methods`: the methods that a run can be trained with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import msgspec
+
+from sparsyedge.edge.methods import COMMON_OPTIONS, METHODS, make_method
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """List the methods with one line each, or everything about them as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge methods", description="List the methods that a run can be trained with."
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document: every field of every method")
+    print(_as_json() if parser.parse_args(argv).json else _as_text())
+    return 0
+
+
+def _as_text() -> str:
+    width = max(len(name) for name in METHODS)
+    lines = [f"{name:<{width}}  {row.summary}" for name, row in METHODS.items()]
+    hint = "Choose one with `sparsyedge export --method NAME` or in the [method] table of a run file."
+    return "\n".join([*lines, "", hint])
+
+
+def _as_json() -> str:
+    document = {
+        name: {
+            "summary": row.summary,
+            "options": sorted((*row.options, *COMMON_OPTIONS)),
+            "defaults": msgspec.to_builtins(make_method(name)),
+        }
+        for name, row in METHODS.items()
+    }
+    return json.dumps(document)
