@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparsyedge.edge.energy import PhaseCost
 
-__all__ = ["DeviceRecord", "Evaluation", "RefusalRecord", "RoundRecord", "RunRecord", "RunSummary"]
+__all__ = ["DeviceRecord", "Evaluation", "PhaseRecord", "RefusalRecord", "RoundRecord", "RunRecord", "RunSummary"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,19 @@ class DeviceRecord:
     bytes_down: int
     bytes_up: int
     online: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRecord:
+    """What one phase of one round cost one device."""
+
+    round: int
+    device: str
+    phase: str
+    seconds: float
+    joules: float | None
+    kind: str
+    """How the joules were come by."""
 
 
 @dataclass(frozen=True, kw_only=True)

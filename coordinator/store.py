@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from sparsyedge.coordinator.records import DeviceRecord, Evaluation, RefusalRecord, RoundRecord, RunRecord, RunSummary
+from sparsyedge.coordinator.records import (
+    DeviceRecord,
+    Evaluation,
+    PhaseRecord,
+    RefusalRecord,
+    RoundRecord,
+    RunRecord,
+    RunSummary,
+)
 from sparsyedge.coordinator.schema import SCHEMA, SCHEMA_VERSION
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.errors import RunError
@@ -309,6 +317,17 @@ class Store:
         for row in rows:
             costs.setdefault(row["device"], {})[row["phase"]] = PhaseCost(row["seconds"], row["joules"])
         return costs
+
+    def phase_records(self) -> tuple[PhaseRecord, ...]:
+        """What every phase cost, in order of rounds, devices and of the phases themselves."""
+        rows = self._db.execute(
+            "SELECT round, device, phase, seconds, joules, kind FROM phases ORDER BY round, device, rowid"
+        )
+        return tuple(PhaseRecord(**dict(row)) for row in rows)
+
+    def opened_at(self) -> dict[int, float]:
+        """When each round was announced."""
+        return {row["round"]: row["opened_at"] for row in self._db.execute("SELECT round, opened_at FROM rounds")}
 
     def refusals(self) -> tuple[RefusalRecord, ...]:
         """What was not taken, in order of rounds."""

@@ -23,6 +23,7 @@ COMMANDS = {
     "coordinator": ("sparsyedge.coordinator.cli:main", "lead a fleet through the rounds of a run"),
     "simulate": ("sparsyedge.benchmarks.simulate.command:main", "a run of many simulated devices on this machine"),
     "bench": ("sparsyedge.benchmarks.bench:main", "measure this machine: training steps and the wire, against peers"),
+    "report": ("sparsyedge.benchmarks.report.command:main", "plots of one run, or of several beside each other"),
     "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
     "methods": ("sparsyedge.edge.methods_cli:main", "list the methods that a run can be trained with"),
     "frame": ("sparsyedge.edge.frame_cli:main", "look into a frame: a model or an update as it travels"),
@@ -33,7 +34,11 @@ EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 
 # What a subcommand needs beyond the base install, which is a device's.
-EXTRAS = {"bench": "demo", "demo": "demo", "simulate": "demo", "export": "export", "coordinator": "coordinator"}
+EXTRAS = {
+    **dict.fromkeys(("bench", "demo", "report", "simulate"), "demo"),
+    "export": "export",
+    "coordinator": "coordinator",
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,0 +1,63 @@
+"""`sparsyedge report RUN...`: one page with plots of one run, or of several beside each other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from sparsyedge.benchmarks.report.figures import draw_all
+from sparsyedge.benchmarks.report.page import png_of, render_page
+from sparsyedge.benchmarks.report.runs import ReportedRun, read_runs
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["main"]
+
+PAGE_NAME = "report.html"
+
+
+def main(argv: list[str]) -> int:
+    """The command line of `sparsyedge report`."""
+    arguments = _parser().parse_args(argv)
+    if len({path.resolve() for path in arguments.runs}) < len(arguments.runs):
+        raise ConfigError("a run was named twice; name each run directory once")
+    runs = read_runs(arguments.runs)
+    _refuse_empty(runs)
+    out = arguments.out or arguments.runs[0] / "report"
+    files = _write(runs, out)
+    if arguments.json:
+        print(json.dumps({"page": str(out / PAGE_NAME), "plots": [str(path) for path in files]}))
+    else:
+        print(f"{out / PAGE_NAME}, and its plots beside it: {', '.join(path.name for path in files)}")
+    return 0
+
+
+def _refuse_empty(runs: list[ReportedRun]) -> None:
+    for run in runs:
+        if not run.rounds:
+            raise ConfigError(f"run {run.summary.run_dir} has no finished round yet; wait for one, or leave it out")
+
+
+def _write(runs: list[ReportedRun], out: Path) -> list[Path]:
+    """The plots and the page, each whole or absent; returns the plots' paths."""
+    drawn = [(plot, png_of(plot)) for plot in draw_all(runs)]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for plot, png in drawn:
+            write_atomically(out / f"{plot.name}.png", png)
+        write_atomically(out / PAGE_NAME, render_page(runs, drawn).encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write the report to {out}: {error}; choose another folder with --out") from error
+    return [out / f"{plot.name}.png" for plot, _ in drawn]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge report",
+        description="Make one HTML page with plots, and the plots as PNG files, of one run or of several compared.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("--out", type=Path, help="where the page and plots go (default: `report` in the first run)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    return parser

@@ -1,0 +1,165 @@
+"""The plots of a report: each function draws one figure over all runs, or says that there is nothing to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from sparsyedge.benchmarks.report.runs import ReportedRun
+from sparsyedge.benchmarks.report.style import PHASE_COLOURS, figure_style, run_looks
+
+__all__ = ["FIGURES", "Plot", "draw_all"]
+
+WIDTH_IN = 7.0
+TIMELINE_DEVICES = 30
+TIMELINE_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure, its file name and what a reader is told beneath it."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+Drawer = Callable[[Sequence[ReportedRun]], Plot | None]
+
+
+def draw_all(runs: Sequence[ReportedRun]) -> list[Plot]:
+    """Every figure for which the runs have data."""
+    with figure_style():
+        return [plot for draw in FIGURES if (plot := draw(runs)) is not None]
+
+
+def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
+    """Test accuracy against rounds, megabytes, seconds and joules."""
+    figure = Figure(figsize=(WIDTH_IN, 4.6))
+    panels = figure.subplots(2, 2, sharey=True).flat
+    axes_of: list[tuple[str, Callable[[ReportedRun], Sequence[float] | None]]] = [
+        ("round", lambda run: [record.round for record in run.rounds]),
+        ("data moved, all devices (MB)", ReportedRun.megabytes),
+        ("time (s)", ReportedRun.seconds),
+        (f"energy, all devices (J, {_kinds(runs)})", ReportedRun.joules),
+    ]
+    evaluated = [[record.test_accuracy for record in run.rounds] for run in runs]
+    if not any(value is not None for values in evaluated for value in values):
+        return None
+    for axes, (label, horizontal) in zip(panels, axes_of, strict=True):
+        for run, values, look in zip(runs, evaluated, run_looks(len(runs)), strict=True):
+            places = horizontal(run)
+            if places is not None:
+                points = [(x, 100 * y) for x, y in zip(places, values, strict=True) if y is not None]
+                axes.plot(*zip(*points, strict=True), label=run.label, **look)
+        axes.set_xlabel(label)
+        axes.set_xlim(left=0)
+    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in figure.axes[::2]:
+        axes.set_ylabel("test accuracy (%)")
+    if not figure.axes[3].lines:
+        _say(figure.axes[3], "no meter was read")
+    _legend(figure, runs)
+    return Plot("accuracy", "Test accuracy of the global model against what it took to get there.", figure)
+
+
+def sparsity(runs: Sequence[ReportedRun]) -> Plot | None:
+    """Global sparsity over the rounds."""
+    if not any(run.rounds for run in runs):
+        return None
+    figure = Figure(figsize=(WIDTH_IN, 2.8))
+    axes = figure.subplots()
+    for run, look in zip(runs, run_looks(len(runs)), strict=True):
+        axes.plot(
+            [record.round for record in run.rounds],
+            [100 * record.global_sparsity for record in run.rounds],
+            label=run.label,
+            **look,
+        )
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("zero weights (%)")
+    _legend(figure, runs)
+    return Plot("sparsity", "Share of the prunable weights of the global model that are zero.", figure)
+
+
+def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
+    """How many times less than dense float32 was moved, each way."""
+    if not any(run.rounds for run in runs):
+        return None
+    figure = Figure(figsize=(WIDTH_IN, 2.8))
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, way in zip(panels, ("down", "up"), strict=True):
+        for run, look in zip(runs, run_looks(len(runs)), strict=True):
+            points = [
+                (record.round, record.dense_bytes * record.updates / moved)
+                for record in run.rounds
+                if (moved := record.bytes_down if way == "down" else record.bytes_up)
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), label=run.label, **look)
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_title(f"{way}link", fontsize=9)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+        axes.yaxis.set_minor_formatter(lambda value, _: "")
+    panels[0].set_ylabel("less than dense float32")
+    _legend(figure, runs)
+    return Plot("traffic", "Whole messages, headers and statistics included, against dense float32 arrays.", figure)
+
+
+def timeline(runs: Sequence[ReportedRun]) -> Plot | None:
+    """What every device did when, in the first rounds of the first run."""
+    run = runs[0]
+    first = [record.round for record in run.rounds[:TIMELINE_ROUNDS]]
+    shown = [phase for phase in run.phases if phase.round in first]
+    devices = sorted({phase.device for phase in shown})[:TIMELINE_DEVICES]
+    if not devices:
+        return None
+    figure = Figure(figsize=(WIDTH_IN, 1.2 + 0.22 * len(devices)))
+    axes = figure.subplots()
+    start = min(run.opened_at[number] for number in first)
+    ends: dict[tuple[int, str], float] = {}
+    for phase in shown:
+        if phase.device in devices:
+            key = (phase.round, phase.device)
+            left = ends.get(key, run.opened_at[phase.round] - start)
+            axes.barh(devices.index(phase.device), phase.seconds, left=left, color=PHASE_COLOURS[phase.phase])
+            ends[key] = left + phase.seconds
+    for number in first:
+        axes.axvline(run.opened_at[number] - start, color="#999999", linewidth=0.6, linestyle=":")
+    axes.set_yticks(range(len(devices)), devices)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("time since the first round was announced (s)")
+    handles = [Patch(color=colour, label=name) for name, colour in PHASE_COLOURS.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    caption = (
+        f"{run.label}, rounds {first[0]} to {first[-1]}: the seconds of each phase, laid one after the other from the "
+        "announcement of the round (dotted). Waiting is not shown."
+    )
+    return Plot("timeline", caption, figure)
+
+
+def _kinds(runs: Sequence[ReportedRun]) -> str:
+    """Joules never stand alone: how they were come by."""
+    return ", ".join(sorted({kind for run in runs for kind in run.energy_kinds})) or "none"
+
+
+def _legend(figure: Figure, runs: Sequence[ReportedRun]) -> None:
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(runs), 4))
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#777777")
+    axes.set_xticks([])
+
+
+FIGURES: tuple[Drawer, ...] = (accuracy, sparsity, traffic, timeline)

@@ -1,0 +1,79 @@
+"""Runs as the plots want them: one row per round with everything that was recorded of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from sparsyedge.coordinator.records import PhaseRecord, RoundRecord, RunSummary
+from sparsyedge.coordinator.store import Store
+
+__all__ = ["ReportedRun", "read_runs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedRun:
+    """One run under the name that its plots give it."""
+
+    label: str
+    summary: RunSummary
+    phases: tuple[PhaseRecord, ...]
+    opened_at: dict[int, float]
+    """When each round was announced, in Unix seconds."""
+
+    @property
+    def rounds(self) -> tuple[RoundRecord, ...]:
+        return self.summary.rounds
+
+    @property
+    def energy_kinds(self) -> tuple[str, ...]:
+        """How the joules were come by; empty where there are none."""
+        return tuple(sorted({phase.kind for phase in self.phases if phase.joules is not None}))
+
+    def megabytes(self) -> list[float]:
+        """What had travelled both ways at the end of each round, over all devices."""
+        return list(accumulate((record.bytes_down + record.bytes_up) / 1e6 for record in self.rounds))
+
+    def seconds(self) -> list[float]:
+        """How long the run had taken at the end of each round."""
+        return list(accumulate(record.seconds for record in self.rounds))
+
+    def joules(self) -> list[float] | None:
+        """What the devices had spent at the end of each round; None where a round has none."""
+        spent: dict[int, float] = {}
+        for phase in self.phases:
+            if phase.joules is not None:
+                spent[phase.round] = spent.get(phase.round, 0.0) + phase.joules
+        if not self.rounds or any(record.round not in spent for record in self.rounds):
+            return None
+        return list(accumulate(spent[record.round] for record in self.rounds))
+
+
+def read_runs(directories: list[Path]) -> list[ReportedRun]:
+    """The runs in the order they were named; two of one name are told apart by their folders."""
+    labels = _labels(directories)
+    return [_read(directory, label) for directory, label in zip(directories, labels, strict=True)]
+
+
+def _read(directory: Path, label: str | None) -> ReportedRun:
+    store = Store.open(directory)
+    try:
+        summary = store.summary()
+        return ReportedRun(
+            label=label or summary.run.name,
+            summary=summary,
+            phases=store.phase_records(),
+            opened_at=store.opened_at(),
+        )
+    finally:
+        store.close()
+
+
+def _labels(directories: list[Path]) -> list[str]:
+    """The shortest ends of the paths that differ from each other."""
+    parts = [directory.resolve().parts for directory in directories]
+    depth = 1
+    while depth < max(len(part) for part in parts) and len({part[-depth:] for part in parts}) < len(set(parts)):
+        depth += 1
+    return ["/".join(part[-depth:]) for part in parts]

@@ -1,0 +1,127 @@
+"""`sparsyedge report`, on stores written by the coordinator's own store."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sparsyedge.benchmarks.report.command import main
+from sparsyedge.benchmarks.report.runs import read_runs
+from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
+from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.edge.errors import ConfigError, RunError
+from sparsyedge.edge.messages import Report
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+DEVICES = ("pi-01", "pi-02")
+
+
+def make_run(directory: Path, *, rounds: int = 3, joules: float | None = 2.0, name: str = "test") -> Path:
+    store = Store.create(directory, name=name, fleet="lab", rounds=rounds, dense_bytes=1_000_000, config="")
+    for number in range(1, rounds + 1):
+        store.open_round(number, base=f"model-{number - 1}", base_nonzeros=9, learning_rate=0.1, cohort=DEVICES)
+        for device in DEVICES:
+            update = AcceptedUpdate(round=number, device=device, samples=10, sha256="", bytes=50_000, nonzeros=9)
+            store.accept_update(update, make_report(number, joules))
+        evaluation = Evaluation(accuracy=0.2 * number, loss=2.0 / number)
+        store.close_round(
+            ClosedRound(
+                round=number, model_id=f"model-{number}", seconds=10.0, global_sparsity=0.95, evaluation=evaluation
+            )
+        )
+    store.close()
+    return directory
+
+
+def make_report(number: int, joules: float | None) -> Report:
+    return Report(
+        round=number,
+        run="test",
+        pid=1,
+        steps=4,
+        loss=1.0,
+        peak_rss_mb=100.0,
+        bytes_down=40_000,
+        bytes_up=50_000,
+        energy_source="cpu-model" if joules else "none",
+        energy_kind="modelled" if joules else "none",
+        phases={"download": PhaseCost(1.0, joules), "train": PhaseCost(5.0, joules)},
+    )
+
+
+def test_report_of_one_run_is_a_page_that_needs_no_other_file(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    assert main([str(run)]) == 0
+    page = (run / "report" / "report.html").read_text()
+    plots = sorted(path.stem for path in (run / "report").glob("*.png"))
+    assert {"accuracy", "sparsity", "timeline", "traffic"} <= set(plots)
+    assert all((run / "report" / f"{name}.png").read_bytes().startswith(PNG_SIGNATURE) for name in plots)
+    assert page.count("data:image/png;base64,") == len(plots)
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "60.0%" in page
+
+
+def test_same_run_gives_the_same_plots(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for out in ("a", "b"):
+        main([str(run), "--out", str(tmp_path / out)])
+    for plot in (tmp_path / "a").glob("*.png"):
+        assert plot.read_bytes() == (tmp_path / "b" / plot.name).read_bytes()
+
+
+def test_runs_are_compared_on_one_page_under_names_that_differ(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / seed / "sparsyfed") for seed in ("seed-0", "seed-1")]
+    assert [run.label for run in read_runs(runs)] == ["seed-0/sparsyfed", "seed-1/sparsyfed"]
+    main([*map(str, runs), "--out", str(tmp_path / "out")])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<h1>seed-0/sparsyfed against seed-1/sparsyfed</h1>" in page
+
+
+def test_cost_of_a_run_adds_up_over_its_rounds(tmp_path: Path) -> None:
+    (run,) = read_runs([make_run(tmp_path / "run")])
+    assert run.megabytes() == pytest.approx([0.18, 0.36, 0.54])
+    assert run.seconds() == pytest.approx([10, 20, 30])
+    assert run.joules() == pytest.approx([8, 16, 24])
+
+
+def test_joules_stand_beside_how_they_were_come_by_or_are_absent(tmp_path: Path) -> None:
+    measured, without = make_run(tmp_path / "a"), make_run(tmp_path / "b", joules=None)
+    main([str(measured), str(without), "--out", str(tmp_path / "out")])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "24 J (modelled)" in page
+    assert read_runs([without])[0].joules() is None
+
+
+def test_names_of_runs_cannot_put_markup_into_the_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "<script>alert(1)<")
+    main([str(run), "--out", str(tmp_path / "out")])
+    assert "<script>" not in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_json_names_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run")
+    main([str(run), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert Path(document["page"]).is_file()
+    assert all(Path(path).is_file() for path in document["plots"])
+
+
+def test_run_without_a_finished_round_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=0)
+    with pytest.raises(ConfigError, match="has no finished round yet"):
+        main([str(run)])
+
+
+def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run in"):
+        main([str(tmp_path)])
+
+
+def test_run_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="named twice"):
+        main([str(run), str(run)])
