@@ -6,6 +6,7 @@ encodes the average, goes on with the decoded frame, and adds what was rounded a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 
 from sparsyedge.coordinator.config import RunConfig
@@ -18,7 +19,7 @@ from sparsyedge.coordinator.update_files import UpdateFiles
 from sparsyedge.coordinator.verify import verify_update
 from sparsyedge.coordinator.versions import Version, Versions
 from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.errors import ArtifactError, RunError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
 from sparsyedge.edge.messages import Blob, Delta, Offer
 from sparsyedge.edge.storage import sha256_file, write_atomically
@@ -70,6 +71,7 @@ class GlobalModel:
                 f"the checkpoint in {artifacts.directory} holds model {identity[:12]}, the manifest says "
                 f"{self._manifest.initial_model[:12]}; run `sparsyedge export` again"
             )
+        self._updates.drop(round_number - 1)
         if round_number == 1:
             frame = self._encode(initial, round_number=1, base_id=identity)
             self._versions.save(Version(round=1, model_id=identity, frame=frame))
@@ -143,9 +145,14 @@ class GlobalModel:
         return sha256_file(run_dir / MODEL_NAME)
 
     def _accepted(self, round_number: int, devices: tuple[str, ...]) -> Iterator[tuple[int, State]]:
-        samples = self._store.samples(round_number)
+        samples, hashes = self._store.samples(round_number), self._store.accepted(round_number)
         for device in devices:
             frame = self._updates.load(round_number, device)
+            if hashlib.sha256(frame).hexdigest() != hashes[device]:
+                raise RunError(
+                    f"the update of device {device} for round {round_number} in {self._config.run_path} is not the one "
+                    f"that was accepted; something has altered it, so the round cannot be closed"
+                )
             yield samples[device], decode_frame(frame, self._manifest.shapes, self._state).state
 
     # ---- versions ----------------------------------------------------------------------------------------------------

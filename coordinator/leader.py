@@ -18,8 +18,8 @@ from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.outbox import Outbox
-from sparsyedge.coordinator.rounds import advance, begin
-from sparsyedge.coordinator.stages import Open, Plan, Waiting
+from sparsyedge.coordinator.rounds import advance, restore
+from sparsyedge.coordinator.stages import Closing, Open, Plan, Waiting
 from sparsyedge.coordinator.store import RunOutcome, Store
 from sparsyedge.coordinator.uploads import Uploads
 from sparsyedge.coordinator.verify import max_update_bytes
@@ -42,7 +42,10 @@ UPLOAD_MEMORY_BYTES = 256 << 20
 
 
 class Leader:
-    """Leads a fleet through one run; the link must be open. Setting `interrupted` gives up the round that is open."""
+    """Leads a fleet through one run, from wherever its store says that it is; the link must be open.
+
+    Setting `interrupted` gives up the round that is open; `check` is called now and then and may raise RunError.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Leader:
         model: GlobalModel,
         observer: Observer,
         interrupted: threading.Event,
+        check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -66,7 +70,8 @@ class Leader:
         self._outbox = Outbox(link, self._topics)
         self._board = Board(config, artifacts, self._outbox)
         self._uploads = Uploads()
-        self._state = begin(_plan(config, artifacts), model.id)
+        self._progress = store.progress()
+        self._state = restore(_plan(config, artifacts), model.id, self._progress, clock())
         self._refusals: Counter[tuple[int, str, str]] = Counter()
         self._opened_s = 0.0
         self._reported: set[str] = set()
@@ -74,6 +79,7 @@ class Leader:
         self._outcome: RunOutcome | None = None
         self._reason = ""
         self._interrupted = interrupted
+        self._check = check
         self._ticked_s = self._touched_s = clock()
 
     def lead(self) -> RunOutcome:
@@ -87,6 +93,7 @@ class Leader:
             self._link.subscribe(pattern)
         self._note_waiting()
         try:
+            self._go_on()
             while self._outcome is None:
                 self._turn()
         except SparsyedgeError:
@@ -98,6 +105,19 @@ class Leader:
         if self._outcome == "failed":
             raise RunError(self._reason)
         return self._outcome
+
+    def _go_on(self) -> None:
+        """Take up a run that was cut short where it was; nothing to do for a new one."""
+        stage, opened = self._state.stage, self._progress.open
+        if isinstance(stage, Open) and opened is not None:
+            now_s = self._clock()
+            self._opened_s = now_s - max(0.0, time.time() - opened.opened_at)
+            command = events.OpenRound(stage.round, stage.cohort, stage.deadline_s)
+            self._board.open_round(command, self._model, left_s=stage.deadline_s - now_s)
+            self._observer.round_resumed(round_number=stage.round, accepted=len(stage.accepted), cohort=stage.cohort)
+            self._feed(events.Tick())
+        elif isinstance(stage, Closing):
+            self._feed(events.ModelReady(self._model.id))
 
     def _turn(self) -> None:
         """One message, if there is one, and what time brings."""
@@ -114,6 +134,7 @@ class Leader:
             self._tick(now_s)
 
     def _tick(self, now_s: float) -> None:
+        self._check()
         self._flush_refusals()
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from sparsyedge.edge.energy import PhaseCost
 
-__all__ = ["DeviceRecord", "Evaluation", "PhaseRecord", "RefusalRecord", "RoundRecord", "RunRecord", "RunSummary"]
+__all__ = [
+    "DeviceRecord",
+    "Evaluation",
+    "OpenRecord",
+    "PhaseRecord",
+    "Progress",
+    "RefusalRecord",
+    "RoundRecord",
+    "RunRecord",
+    "RunSummary",
+]
 
 
 @dataclass(frozen=True)
@@ -15,6 +25,29 @@ class Evaluation:
 
     accuracy: float
     loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRecord:
+    """A round that is open, or was when its coordinator died."""
+
+    round: int
+    cohort: tuple[str, ...]
+    extensions: int
+    opened_at: float
+    accepted: dict[str, str]
+    """The hash of each accepted update, by device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run is; `model_id` is what the last closed round ended in, `base_model_id` what it started from."""
+
+    closed_round: int
+    model_id: str | None
+    base_model_id: str | None
+    closed_accepted: dict[str, str]
+    open: OpenRecord | None
 
 
 @dataclass(frozen=True, kw_only=True)

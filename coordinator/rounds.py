@@ -48,9 +48,10 @@ from sparsyedge.coordinator.events import (
     UploadComplete,
     VerifyUpdate,
 )
+from sparsyedge.coordinator.records import Progress
 from sparsyedge.coordinator.stages import Closing, Failed, Finished, Granted, Open, Plan, RunState, Stage, Waiting
 
-__all__ = ["advance", "begin"]
+__all__ = ["advance", "begin", "restore"]
 
 MAX_EXTENSIONS = 3
 UPLOAD_IDLE_S = 60.0
@@ -63,6 +64,29 @@ Outcome = tuple[RunState, tuple[Command, ...]]
 def begin(plan: Plan, model: str) -> RunState:
     """The state before round 1, which starts from `model`."""
     return RunState(plan, Waiting(1, model))
+
+
+def restore(plan: Plan, model: str, progress: Progress, now_s: float) -> RunState:
+    """The state of a run that was cut short, as its store tells it; an open round gets its whole time again.
+
+    Where the last thing was a round's end, the owner feeds ModelReady, as it does after every round.
+    """
+    state = RunState(
+        plan,
+        Closing(progress.closed_round),
+        closed_round=progress.closed_round,
+        closed_accepted=progress.closed_accepted,
+    )
+    if progress.open is not None:
+        stage = Open(
+            round=progress.open.round,
+            model=model,
+            cohort=progress.open.cohort,
+            deadline_s=now_s + plan.deadline_s,
+            accepted=progress.open.accepted,
+        )
+        return replace(state, stage=stage)
+    return state if progress.closed_round else replace(state, stage=Waiting(1, model))
 
 
 def advance(state: RunState, event: Event, now_s: float) -> Outcome:
@@ -104,6 +128,9 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
 def _pass_time(state: RunState, now_s: float) -> Outcome:
     """Apply a deadline that has passed."""
     stage = state.stage
+    if isinstance(stage, Open) and len(stage.accepted) >= len(stage.cohort):
+        # Only after a restart: the coordinator died between the last update and the round's end.
+        return _close(state, stage)
     if not isinstance(stage, Open) or now_s < stage.deadline_s:
         return state, ()
     if len(stage.accepted) >= state.plan.min_updates:

@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -18,6 +18,7 @@ CREATE TABLE run (
     dense_bytes INTEGER NOT NULL,
     model_id TEXT NOT NULL,
     model_sha256 TEXT,
+    manifest_sha256 TEXT NOT NULL DEFAULT '',
     config TEXT NOT NULL
 );
 CREATE TABLE devices (

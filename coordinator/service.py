@@ -6,7 +6,9 @@ import logging
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 
 import msgspec
 
@@ -14,8 +16,11 @@ from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.evaluate import Evaluator, check_fit
 from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
 from sparsyedge.coordinator.leader import Leader
+from sparsyedge.coordinator.lease import FleetLease
+from sparsyedge.coordinator.lock import RunLock
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.records import RunSummary
+from sparsyedge.coordinator.resume import resume_store
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
@@ -23,7 +28,9 @@ from sparsyedge.edge.data import load
 from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError
 from sparsyedge.edge.link import Link
+from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.methods import method_of
+from sparsyedge.edge.storage import remove_leftovers
 from sparsyedge.edge.tensors import State, dense_bytes
 
 __all__ = ["Coordinator", "prepare"]
@@ -92,7 +99,7 @@ class Coordinator:
         self._initial = initial
         self._evaluate = evaluate
         self._observer = observer
-        self._connect = connect or self._link
+        self._connect = connect
         self._clock = clock
         self._interrupted = threading.Event()
 
@@ -101,39 +108,54 @@ class Coordinator:
         self._interrupted.set()
 
     def run(self) -> RunSummary:
-        """Lead the fleet through all rounds and deliver the model; blocks until the run is over.
+        """Lead the fleet through all rounds that are left and deliver the model; blocks until the run is over.
 
-        Raises LinkError where there is no broker, and RunError where a run is in the directory already or a round could
-        not be completed.
+        A run that is in the directory already goes on where it was. Raises LinkError where there is no broker, and
+        RunError where another coordinator is at work, the run cannot go on, or a round could not be completed.
         """
         config = self._config
-        link = self._connect()
+        link = (self._connect or self._main_link)()
         # The broker first: a run directory without a run in it would only be in the way of the next attempt.
         link.open()
         try:
-            store = Store.create(
-                config.run_path,
-                name=config.name,
-                fleet=config.fleet,
-                rounds=config.rounds,
-                dense_bytes=dense_bytes(self._initial),
-                config=msgspec.json.encode(config).decode(),
-            )
-            try:
-                return self._record(link, store)
-            finally:
-                store.close()
+            with RunLock(config.run_path), self._lease() as check, closing(self._open_store()) as store:
+                return self._record(link, store, check)
         finally:
             link.close()
 
-    def _link(self) -> Channel:
-        config = self._config
-        return Link(config.broker.host, config.broker.port, identity=f"{config.fleet}-coordinator-{config.name}")
+    def _main_link(self) -> Channel:
+        return self._link(f"{self._config.fleet}-coordinator-{uuid.uuid4().hex[:12]}", None)
 
-    def _record(self, link: Channel, store: Store) -> RunSummary:
+    def _link(self, identity: str, will: tuple[str, bytes] | None) -> Link:
+        broker = self._config.broker
+        return Link(broker.host, broker.port, identity=identity, will=will)
+
+    def _lease(self) -> AbstractContextManager[Callable[[], None]]:
+        """Holds the fleet while the block lasts, and gives what raises where it was lost; a simulation has its own."""
+        if self._connect is not None:
+            return nullcontext(lambda: None)
+        config = self._config
+        return FleetLease(self._link, Topics(config.fleet), run=config.name, run_dir=config.run_path)
+
+    def _open_store(self) -> Store:
+        """The run in the directory, if one is there that can go on; else a new one."""
+        config = self._config
+        if Store.exists(config.run_path):
+            return resume_store(config, self._artifacts)
+        return Store.create(
+            config.run_path,
+            name=config.name,
+            fleet=config.fleet,
+            rounds=config.rounds,
+            dense_bytes=dense_bytes(self._initial),
+            manifest_sha256=self._artifacts.manifest_sha256,
+            config=msgspec.json.encode(config).decode(),
+        )
+
+    def _record(self, link: Channel, store: Store, check: Callable[[], None]) -> RunSummary:
         """Lead the run and leave in the store how it ended, whichever way that is."""
         try:
-            self._lead(link, store)
+            self._lead(link, store, check)
         except SparsyedgeError as error:
             self._note_failure(store, error)
             raise
@@ -154,8 +176,17 @@ class Coordinator:
             log.warning("the failure itself could not be recorded: %s", fault)
         self._observer.run_ended(state="failed", reason=str(error))
 
-    def _lead(self, link: Channel, store: Store) -> None:
-        model = GlobalModel(self._config, self._artifacts, self._initial, store=store, evaluate=self._evaluate)
+    def _lead(self, link: Channel, store: Store, check: Callable[[], None]) -> None:
+        for folder in ("models", "updates"):
+            remove_leftovers(self._config.run_path / folder)
+        model = GlobalModel(
+            self._config,
+            self._artifacts,
+            self._initial,
+            store=store,
+            evaluate=self._evaluate,
+            round_number=store.progress().closed_round + 1,
+        )
         leader = Leader(
             self._config,
             self._artifacts,
@@ -164,6 +195,7 @@ class Coordinator:
             model=model,
             observer=self._observer,
             interrupted=self._interrupted,
+            check=check,
             clock=self._clock,
         )
         outcome = leader.lead()

@@ -6,7 +6,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -14,7 +15,9 @@ from typing import Literal, Self
 from sparsyedge.coordinator.records import (
     DeviceRecord,
     Evaluation,
+    OpenRecord,
     PhaseRecord,
+    Progress,
     RefusalRecord,
     RoundRecord,
     RunRecord,
@@ -23,6 +26,7 @@ from sparsyedge.coordinator.records import (
 from sparsyedge.coordinator.schema import SCHEMA, SCHEMA_VERSION
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.faults import crash_point
 from sparsyedge.edge.messages import DeviceStatus, Report
 
 __all__ = ["STORE_NAME", "AcceptedUpdate", "ClosedRound", "Store"]
@@ -75,7 +79,17 @@ class Store:
             raise RunError(f"cannot open the run store {path}: {error}; check that it is a run directory") from error
 
     @classmethod
-    def create(cls, run_dir: Path, *, name: str, fleet: str, rounds: int, dense_bytes: int, config: str) -> Self:
+    def create(
+        cls,
+        run_dir: Path,
+        *,
+        name: str,
+        fleet: str,
+        rounds: int,
+        dense_bytes: int,
+        config: str,
+        manifest_sha256: str = "",
+    ) -> Self:
         """A new store in `run_dir`; raises RunError where a run is there already, which is never overwritten."""
         path = run_dir / STORE_NAME
         try:
@@ -90,13 +104,30 @@ class Store:
         store._db.executescript(SCHEMA)
         with store._db as db:
             db.execute(
-                "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, config) "
-                "VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?)",
-                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, config),
+                "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, "
+                "manifest_sha256, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?)",
+                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, manifest_sha256, config),
             )
+        crash_point("before-commit")
         # The version comes last: a store without it was cut short and is refused.
         store._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         return store
+
+    @classmethod
+    def exists(cls, run_dir: Path) -> bool:
+        """Whether a run is there; what is left of one that was cut short while it was set up is removed.
+
+        Only for who holds the lock of the run directory.
+        """
+        path = run_dir / STORE_NAME
+        if not path.is_file():
+            return False
+        with closing(cls(path)) as store:
+            if store._version() != 0:
+                return True
+        for suffix in ("", "-wal", "-shm"):
+            (run_dir / f"{STORE_NAME}{suffix}").unlink(missing_ok=True)
+        return False
 
     @classmethod
     def open(cls, run_dir: Path) -> Self:
@@ -105,7 +136,7 @@ class Store:
         if not path.is_file():
             raise RunError(f"no run in {run_dir}: it has no {STORE_NAME}; check the path")
         store = cls(path)
-        found = store._db.execute("PRAGMA user_version").fetchone()[0]
+        found = store._version()
         if found == 0:
             store.close()
             raise RunError(f"the run in {run_dir} is only being set up, or was cut short in it; try again in a moment")
@@ -117,20 +148,41 @@ class Store:
             )
         return store
 
+    def _version(self) -> int:
+        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, durable when it ends."""
+        with self._db as db:
+            yield db
+            crash_point("before-commit")
+        crash_point("after-commit")
+
     # ---- what the coordinator writes ---------------------------------------------------------------------------------
+
+    def resume_run(self) -> None:
+        """Record that a new process leads the run; requests to the one before are void."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE run SET state = 'running', reason = '', pid = ?, seen_at = ?", (os.getpid(), time.time())
+            )
+            db.execute("DELETE FROM requests")
+            db.execute("UPDATE devices SET online = 0")
 
     def touch(self) -> None:
         """Say that the coordinator is alive."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute("UPDATE run SET seen_at = ?", (time.time(),))
 
     def note_device(self, device: str, status: DeviceStatus) -> None:
         """Record that a device came or went; one that went says nothing about itself, so the rest is kept."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute(
                 "INSERT INTO devices (device, online, samples, software, seen_at) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (device) DO UPDATE SET online = excluded.online, seen_at = excluded.seen_at, "
@@ -143,7 +195,7 @@ class Store:
         self, round_number: int, *, base: str, base_nonzeros: int, learning_rate: float, cohort: tuple[str, ...]
     ) -> None:
         """Record a round that begins, and how many values of its model travel to a device."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute(
                 "INSERT INTO rounds (round, base_model_id, base_nonzeros, learning_rate, cohort, opened_at) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
@@ -152,7 +204,7 @@ class Store:
 
     def extend_round(self, round_number: int, *, cohort: tuple[str, ...], extensions: int) -> None:
         """Record a deadline that passed in vain."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute(
                 "UPDATE rounds SET cohort = ?, extensions = ? WHERE round = ?",
                 (json.dumps(cohort), extensions, round_number),
@@ -160,7 +212,7 @@ class Store:
 
     def accept_update(self, update: AcceptedUpdate, report: Report) -> None:
         """Record an update and what it cost so far; a second one of the same device and round is a fault of ours."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute(
                 "INSERT INTO updates (round, device, samples, sha256, bytes, nonzeros, accepted_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -178,7 +230,7 @@ class Store:
 
     def add_report(self, device: str, report: Report) -> bool:
         """Record a round's cost once more; False where no update of that device and round was accepted."""
-        with self._db as db:
+        with self._transaction() as db:
             known = db.execute(
                 "SELECT 1 FROM updates WHERE round = ? AND device = ?", (report.round, device)
             ).fetchone()
@@ -217,7 +269,7 @@ class Store:
     def count_refusals(self, refusals: Mapping[tuple[int, str, str], int]) -> None:
         """Add to the counts by (round, device, reason)."""
         now = time.time()
-        with self._db as db:
+        with self._transaction() as db:
             db.executemany(
                 "INSERT INTO refusals (round, device, reason, count, at) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (round, device, reason) DO UPDATE SET count = count + excluded.count, at = excluded.at",
@@ -227,7 +279,7 @@ class Store:
     def close_round(self, closed: ClosedRound) -> None:
         """Record a round's model and how good it is."""
         evaluation = closed.evaluation
-        with self._db as db:
+        with self._transaction() as db:
             db.execute(
                 "UPDATE rounds SET closed_at = ?, seconds = ?, model_id = ?, global_sparsity = ?, test_accuracy = ?, "
                 "test_loss = ? WHERE round = ?",
@@ -245,7 +297,7 @@ class Store:
 
     def end_run(self, state: RunOutcome, *, reason: str = "", model_sha256: str | None = None) -> None:
         """Record how the run ended."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute(
                 "UPDATE run SET state = ?, reason = ?, model_sha256 = ?, seen_at = ?",
                 (state, reason, model_sha256, time.time()),
@@ -253,7 +305,7 @@ class Store:
 
     def request_stop(self) -> None:
         """Ask the coordinator that runs, in whichever process, to stop after its open round."""
-        with self._db as db:
+        with self._transaction() as db:
             db.execute("INSERT INTO requests (kind, at) VALUES ('stop', ?)", (time.time(),))
 
     # ---- what anybody reads ------------------------------------------------------------------------------------------
@@ -261,6 +313,46 @@ class Store:
     def stop_requested(self) -> bool:
         """Whether somebody asked for the run to stop."""
         return self._db.execute("SELECT 1 FROM requests WHERE kind = 'stop' LIMIT 1").fetchone() is not None
+
+    def config(self) -> str:
+        """The config that the run was begun with, as JSON."""
+        config: str = self._db.execute("SELECT config FROM run").fetchone()[0]
+        return config
+
+    def manifest_sha256(self) -> str:
+        """The manifest of the artifacts that the run was begun with."""
+        sha256: str = self._db.execute("SELECT manifest_sha256 FROM run").fetchone()[0]
+        return sha256
+
+    def progress(self) -> Progress:
+        """How far the run is: what a coordinator must know to go on with it."""
+        closed = self._db.execute(
+            "SELECT round, base_model_id, model_id FROM rounds WHERE closed_at IS NOT NULL ORDER BY round DESC LIMIT 1"
+        ).fetchone()
+        row = self._db.execute(
+            "SELECT round, cohort, extensions, opened_at FROM rounds WHERE closed_at IS NULL ORDER BY round LIMIT 1"
+        ).fetchone()
+        opened = None
+        if row is not None:
+            opened = OpenRecord(
+                round=row["round"],
+                cohort=tuple(json.loads(row["cohort"])),
+                extensions=row["extensions"],
+                opened_at=row["opened_at"],
+                accepted=self.accepted(row["round"]),
+            )
+        return Progress(
+            closed_round=closed["round"] if closed else 0,
+            model_id=closed["model_id"] if closed else None,
+            base_model_id=closed["base_model_id"] if closed else None,
+            closed_accepted=self.accepted(closed["round"]) if closed else {},
+            open=opened,
+        )
+
+    def accepted(self, round_number: int) -> dict[str, str]:
+        """The hash of every accepted update of a round, by device."""
+        rows = self._db.execute("SELECT device, sha256 FROM updates WHERE round = ?", (round_number,))
+        return {row["device"]: row["sha256"] for row in rows}
 
     def samples(self, round_number: int) -> dict[str, int]:
         """The weight of every accepted update of a round, by device."""

@@ -25,8 +25,10 @@ class UpdateFiles:
         return self._path(round_number, device).read_bytes()
 
     def drop(self, round_number: int) -> None:
-        """Remove a round's updates; they live on in its model."""
-        shutil.rmtree(self._folder / str(round_number), ignore_errors=True)
+        """Remove the updates of this round and of all before it; they live on in its model."""
+        for folder in self._folder.glob("*"):
+            if folder.name.isdecimal() and int(folder.name) <= round_number:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _path(self, round_number: int, device: str) -> Path:
         return self._folder / str(round_number) / f"{device}.frame"

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +22,7 @@ from sparsyedge.edge.data import Samples
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, peak_rss_mb
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
+from sparsyedge.edge.job import JobProgress, UnfinishedJob
 from sparsyedge.edge.local_update import finish_update, needs_start, start_state
 from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
@@ -95,6 +97,7 @@ class Agent:
         cache: Cache,
         outbox: Outbox,
         workbench: Workbench,
+        job_path: Path | None = None,
         until_finished: bool = False,
     ) -> None:
         self._device = device
@@ -104,6 +107,7 @@ class Agent:
         self._cache = cache
         self._outbox = outbox
         self._workbench = workbench
+        self._job_path = job_path
         self._until_finished = until_finished
         self._stopped = threading.Event()
         self._settled: str | None = None
@@ -292,7 +296,7 @@ class Agent:
         method = manifest.method
         start = session.state() if needs_start(method) else None
         with recorder.phase("train"):
-            trained = train(session, self._samples, self._job(task), keep_going=lambda: self._keep_going(task))
+            trained = self._train(task, session, manifest, recorder)
         with recorder.phase("prune"):
             sparsity = method.sparsity_of(self._device, task.round) if method.sparsities else task.sparsity
             state = finish_update(method, session.state(), prunable=manifest.prunable, sparsity=sparsity, start=start)
@@ -313,6 +317,36 @@ class Agent:
         self._outbox.put(
             Pending(self._key(task), offer), coded.frame, task=task, residual=pack_residual(coded.residual)
         )
+        if self._job_path is not None:
+            self._job_path.unlink(missing_ok=True)
+
+    def _train(self, task: RoundTask, session: Session, manifest: Manifest, recorder: PhaseRecorder) -> Trained:
+        """The local job, from its beginning or from the end of the last epoch that an earlier process finished."""
+        job = self._job(task)
+        if self._job_path is None:
+            return train(session, self._samples, job, keep_going=lambda: self._keep_going(task))
+        unfinished = UnfinishedJob(self._job_path, manifest.shapes, manifest.prunable)
+        key, done = self._key(task), None
+        if (found := unfinished.load(key)) is not None:
+            progress, state = found
+            log.info("round %d: going on after epoch %d of %d", task.round, progress.epochs, task.epochs)
+            session.load(state)
+            recorder.add(progress.phases)
+            self._courier.bytes_down += progress.bytes_down
+            done = Trained(epochs=progress.epochs, steps=progress.steps, loss=progress.loss)
+
+        def keep(trained: Trained) -> None:
+            progress = JobProgress(
+                key=key,
+                epochs=trained.epochs,
+                steps=trained.steps,
+                loss=trained.loss,
+                phases=recorder.snapshot(),
+                bytes_down=self._courier.bytes_down,
+            )
+            unfinished.save(progress, session.state())
+
+        return train(session, self._samples, job, done=done, keep_going=lambda: self._keep_going(task), on_epoch=keep)
 
     def _encode(self, state: State, task: RoundTask, manifest: Manifest) -> Coded:
         return encode_with_feedback(

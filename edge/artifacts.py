@@ -123,6 +123,11 @@ class Artifacts:
             _check_file(directory / file.name, file)
         return cls(directory, manifest)
 
+    @property
+    def manifest_sha256(self) -> str:
+        """The hash of the manifest, which holds those of all files."""
+        return sha256_file(self.directory / MANIFEST_NAME)
+
     def path(self, role: FileRole) -> Path:
         """Where the file of that role is."""
         return self.directory / self.manifest.files[role].name

@@ -22,6 +22,7 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.outbox import Outbox
+from sparsyedge.edge.storage import remove_leftovers
 from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["load_samples", "main"]
@@ -87,6 +88,7 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
     link = Link(config.broker.host, config.broker.port, identity=f"{config.fleet}-{config.id}", will=will)
     # A folder per device, so that several on one machine can share the default.
     work_dir = Path(config.work_dir).expanduser() / config.fleet / config.id
+    remove_leftovers(work_dir)
     courier = Courier(link, member)
     agent = Agent(
         config.id,
@@ -95,6 +97,7 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
         meter=meter,
         cache=Cache(work_dir),
         outbox=Outbox(work_dir / "outbox"),
+        job_path=work_dir / "job.checkpoint",
         workbench=Workbench(threads=config.threads),
         until_finished=until_finished,
     )

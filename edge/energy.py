@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from operator import itemgetter
@@ -104,6 +104,7 @@ class PhaseRecorder:
         self._clock = clock
         self._costs: dict[str, PhaseCost] = {}
         self._open: Phase | None = None
+        self._since = (0.0, 0.0)
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -111,19 +112,33 @@ class PhaseRecorder:
         if self._open is not None:
             raise RuntimeError(f"phase {name} begins inside phase {self._open}: its joules would be counted twice")
         self._open = name
-        started_s, started_joules = self._clock(), self.meter.read_joules()
+        self._since = self._clock(), self.meter.read_joules()
         try:
             yield
         finally:
-            seconds, joules = self._clock() - started_s, self.meter.read_joules() - started_joules
+            self._charge(name)
             self._open = None
-            before = self._costs.get(name, PhaseCost(0.0, 0.0))
-            total = None if self.meter.kind == "none" else (before.joules or 0.0) + joules
-            self._costs[name] = PhaseCost(before.seconds + seconds, total)
 
     def snapshot(self) -> dict[str, PhaseCost]:
-        """The phases entered so far, in the order in which each was first left; a copy."""
+        """The phases entered so far, in the order in which each was first left, and the one that is open; a copy."""
+        if self._open is not None:
+            self._charge(self._open)
         return dict(self._costs)
+
+    def add(self, costs: Mapping[str, PhaseCost]) -> None:
+        """Count what a process before this one has spent on the same round."""
+        for name, cost in costs.items():
+            self._add(name, cost.seconds, cost.joules or 0.0)
+
+    def _charge(self, name: str) -> None:
+        """Add what was spent since the phase began, or since it was last charged."""
+        (started_s, started_joules), self._since = self._since, (self._clock(), self.meter.read_joules())
+        self._add(name, self._since[0] - started_s, self._since[1] - started_joules)
+
+    def _add(self, name: str, seconds: float, joules: float) -> None:
+        before = self._costs.get(name, PhaseCost(0.0, 0.0))
+        total = None if self.meter.kind == "none" else (before.joules or 0.0) + joules
+        self._costs[name] = PhaseCost(before.seconds + seconds, total)
 
     def reset(self) -> None:
         """Forget all costs, for the next round."""

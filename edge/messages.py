@@ -24,6 +24,7 @@ __all__ = [
     "Delta",
     "DeviceStatus",
     "Grant",
+    "Lease",
     "Offer",
     "Refused",
     "Reply",
@@ -94,6 +95,20 @@ class RoundTask(Message, frozen=True):
     """How the values of updates travel; where there is nothing to be a difference to, int8 travels as bf16."""
     deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)] = ()
     """The model once more for devices that hold an earlier one, the latest of those first."""
+
+
+class Lease(Message, frozen=True):
+    """Retained by the coordinator that leads the fleet, with nothing as its last will; `asked` is never retained."""
+
+    state: Literal["held", "asked"]
+    holder: str
+    """New at every start of a coordinator."""
+    run: Identifier
+    place: str
+    """Host and run directory."""
+    since_unix_s: float
+    answers: str = ""
+    """The holder's answer to whoever asked."""
 
 
 class DeviceStatus(Message, frozen=True):
@@ -178,6 +193,11 @@ class Topics:
     def round(self) -> str:
         """Coordinator to all, retained: the RoundTask."""
         return f"{self.root}/round"
+
+    @property
+    def lease(self) -> str:
+        """Coordinators among themselves, retained, with a last will: the Lease."""
+        return f"{self.root}/lease"
 
     def chunk(self, blob: str, index: int | Literal["+"]) -> str:
         """Coordinator to all, retained: one chunk of a model or of an artifact file."""

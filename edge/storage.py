@@ -7,7 +7,11 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["sha256_file", "write_atomically"]
+from sparsyedge.edge.faults import crash_point
+
+__all__ = ["remove_leftovers", "sha256_file", "write_atomically"]
+
+UNFINISHED = ".part"
 
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
@@ -16,20 +20,32 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
     A `private` file is read by its owner alone, from its first moment on.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            half = len(content) // 2
+            file.write(content[:half])
+            file.flush()
+            crash_point("half-written")
+            file.write(content[half:])
             file.flush()
             # mkstemp makes files that only their owner reads; a result is for whoever the user's umask lets in.
             if not private:
                 os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
+        crash_point("before-rename")
         Path(temporary).replace(path)
+        crash_point("after-rename")
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what writers that were killed have left below `directory`; nobody else may be writing there."""
+    for path in directory.rglob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def sha256_file(path: Path) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from fixtures.scripted_fleet import Fleet
 from onnx import TensorProto, helper, numpy_helper
 
 from sparsyedge.edge.artifacts import (
@@ -109,3 +111,11 @@ def artifacts(tmp_path: Path, manifest: Manifest, template: onnx.ModelProto) -> 
     artifacts = Artifacts(directory, manifest)
     artifacts.save_manifest()
     return artifacts
+
+
+@pytest.fixture
+def fleet(mosquitto: int, tmp_path: Path, artifacts: Artifacts, initial: State) -> Iterator[Fleet]:
+    fleet = Fleet(mosquitto, tmp_path, artifacts, initial)
+    yield fleet
+    for device in fleet.devices:
+        device.link.close()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sparsyedge.coordinator.inbox import Chunk, Garbage, OfferMade, Reported, StatusChanged, read
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.link import Received
-from sparsyedge.edge.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, encode
+from sparsyedge.edge.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, decode, encode
 
 TOPICS = Topics("lab")
 SHA = "ab" * 32
@@ -107,18 +107,33 @@ def test_an_offer_that_the_broker_kept_means_nothing() -> None:
     assert read(TOPICS, Received(kept.topic, kept.payload, True)) is None
 
 
-@given(st.sampled_from([*TOPIC.values(), TOPICS.upload("d1", SHA, 0)]), st.binary(max_size=300))
-def test_no_bytes_raise(topic: str, payload: bytes) -> None:
-    read(TOPICS, Received(topic, payload, False))
+@given(st.sampled_from(list(TOPIC.values())), st.binary(max_size=300))
+def test_bytes_that_are_no_message_are_garbage(topic: str, payload: bytes) -> None:
+    found = read(TOPICS, Received(topic, payload, False))
+    if topic == TOPICS.status("d1") and not payload:
+        assert found is None
+    else:
+        assert isinstance(found, Garbage)
+        assert found.device == "d1"
+
+
+@given(st.binary(max_size=300))
+def test_a_chunk_is_taken_as_it_is(payload: bytes) -> None:
+    assert read(TOPICS, Received(TOPICS.upload("d1", SHA, 0), payload, False)) == Chunk("d1", SHA, 0, payload)
 
 
 @given(st.text(max_size=100))
-def test_no_topic_raises(tail: str) -> None:
-    read(TOPICS, Received(f"{TOPICS.root}/dev/{tail}", b"{}", False))
+def test_a_topic_speaks_for_the_device_that_it_names_and_no_other(tail: str) -> None:
+    found = read(TOPICS, Received(f"{TOPICS.root}/dev/{tail}", b"{}", False))
+    assert found is None or found.device == tail.split("/")[0]
 
 
-@given(st.integers(0, 400), st.integers(0, 255))
-def test_no_damaged_offer_raises(place: int, byte: int) -> None:
+@given(st.integers(0, len(encode(OFFER)) - 1), st.integers(0, 255))
+def test_a_damaged_offer_is_garbage_or_another_offer_within_bounds(place: int, byte: int) -> None:
     payload = bytearray(encode(OFFER))
-    payload[place % len(payload)] = byte
-    read(TOPICS, Received(TOPICS.offer("d1"), bytes(payload), False))
+    payload[place] = byte
+    found = read(TOPICS, Received(TOPICS.offer("d1"), bytes(payload), False))
+    assert isinstance(found, Garbage | OfferMade)
+    if isinstance(found, OfferMade):
+        assert 1 <= found.offer.samples <= 10**9
+        assert decode(encode(found.offer), Offer) == found.offer

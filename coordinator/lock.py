@@ -1,0 +1,51 @@
+"""One coordinator per run directory: a lock that the operating system lets go of when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sparsyedge.edge.errors import RunError
+
+__all__ = ["LOCK_NAME", "RunLock"]
+
+LOCK_NAME = "coordinator.lock"
+
+
+class RunLock:
+    """Holds the run directory, which is made if it is not there, while the `with` block lasts."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._handle = -1
+
+    def __enter__(self) -> Self:
+        path = self._run_dir / LOCK_NAME
+        try:
+            self._run_dir.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise RunError(
+                f"cannot make the run directory {self._run_dir}: {error}; choose another `run_dir`"
+            ) from error
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._handle, 32).decode(errors="replace").strip()
+            os.close(self._handle)
+            raise RunError(
+                f"process {holder or 'unknown'} already leads the run in {self._run_dir}; "
+                f"end it with `sparsyedge coordinator stop {self._run_dir}`, or choose another `run_dir`"
+            ) from error
+        os.truncate(self._handle, 0)
+        os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The file stays: removing it would let two coordinators hold locks on two files of one name.
+        os.close(self._handle)

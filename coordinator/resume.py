@@ -1,0 +1,61 @@
+"""Whether a run that is in its directory already can go on with this config."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.errors import RunError
+
+__all__ = ["resume_store"]
+
+MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "threads", "broker", "deadline_s"})
+"""Where things are and how long to wait; everything else would make another model of the same run."""
+
+
+def resume_store(config: RunConfig, artifacts: Artifacts) -> Store:
+    """The store of the run that is to go on; raises RunError where it is over, or was begun as another run."""
+    store = Store.open(config.run_path)
+    try:
+        _check_state(config, store)
+        _check_same_run(config, store)
+        if store.manifest_sha256() != artifacts.manifest_sha256:
+            raise RunError(
+                f"the run in {config.run_path} was begun with other artifacts than those in {artifacts.directory}; "
+                f"point `artifacts` at the ones that it was begun with, or choose another `run_dir`"
+            )
+        store.resume_run()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _check_state(config: RunConfig, store: Store) -> None:
+    run = store.run()
+    if run.state == "finished":
+        raise RunError(
+            f"run {run.name} in {config.run_path} is finished after {run.rounds} rounds; choose another `run_dir`"
+        )
+
+
+def _check_same_run(config: RunConfig, store: Store) -> None:
+    try:
+        before = msgspec.json.decode(store.config(), type=RunConfig)
+    except msgspec.DecodeError as error:
+        raise RunError(
+            f"the config of the run in {config.run_path} cannot be read ({error}); use the sparsyedge that made the run"
+        ) from error
+    for key in RunConfig.__struct_fields__:
+        old, new = getattr(before, key), getattr(config, key)
+        if key not in MAY_CHANGE and old != new:
+            raise RunError(
+                f"the run in {config.run_path} was begun with `{key}` = {_show(old)}, the config now says "
+                f"{_show(new)}; put the old value back, or choose another `run_dir`"
+            )
+
+
+def _show(value: object) -> str:
+    return msgspec.json.encode(value).decode()
