@@ -115,6 +115,8 @@ def _device_configs(arguments: argparse.Namespace, broker: BrokerConfig, run_dir
             fleet="demo",
             work_dir=str((run_dir / "devices" / f"device-{index}").resolve()),
             broker=broker,
+            # Several devices share this machine: a sensor would charge each of them with all the others' work.
+            meter="cpu-model",
             data=DataConfig(
                 dataset=arguments.dataset,
                 data_dir=arguments.data_dir,

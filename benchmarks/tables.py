@@ -89,7 +89,7 @@ def _device_table(devices: tuple[DeviceRecord, ...]) -> Table:
         costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in PHASES]
         table.add_row(
             device.id,
-            "s\nJ",
+            "s\nJ modelled" if device.energy_kind == "modelled" else "s\nJ",
             *[f"{cost.seconds:.1f}\n{_joules(cost)}" for cost in costs],
             str(device.steps),
             f"{device.peak_rss_mb:.0f}",
@@ -99,7 +99,7 @@ def _device_table(devices: tuple[DeviceRecord, ...]) -> Table:
 
 def _meter_line(devices: tuple[DeviceRecord, ...]) -> str:
     """Joules never stand alone: how they were come by, for every device."""
-    meters = sorted({f"{device.energy_kind} ({device.energy_source})" for device in devices})
+    meters = sorted({device.meter for device in devices})
     return f"joules    {', '.join(meters)}"
 
 

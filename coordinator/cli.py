@@ -20,7 +20,7 @@ from rich.table import Table
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
 from sparsyedge.coordinator.store import Store
-from sparsyedge.edge.energy import Phase
+from sparsyedge.edge.energy import Phase, joules_text
 from sparsyedge.edge.errors import RunError
 
 __all__ = ["LineObserver", "device_table", "main", "round_table"]
@@ -150,7 +150,7 @@ def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
             f"{device.last_loss:.4f}",
             *(_phase(device, phase) for phase in PHASES),
             f"{device.peak_rss_mb:.0f} MB",
-            f"{device.energy_source} ({device.energy_kind})",
+            device.meter,
         )
     return table
 
@@ -159,7 +159,7 @@ def _phase(device: DeviceRecord, phase: str) -> str:
     cost = device.phases.get(phase)
     if cost is None:
         return "-"
-    return f"{cost.seconds:.1f} s" + ("" if cost.joules is None else f" {cost.joules:.1f} J")
+    return f"{cost.seconds:.1f} s" + ("" if cost.joules is None else f" {joules_text(cost.joules, device.energy_kind)}")
 
 
 def _count(values: int) -> str:

@@ -123,6 +123,8 @@ def _check_report(report: Report) -> None:
         steps=report.steps,
         pid=report.pid,
         peak_rss_mb=report.peak_rss_mb,
+        energy_hz=report.energy_hz,
+        idle_w=report.idle_w or 0.0,
     )
     _check_text(energy_source=report.energy_source)
     for name, cost in report.phases.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.edge.energy import PhaseCost, meter_text
 
 __all__ = [
     "DeviceRecord",
@@ -104,6 +104,8 @@ class DeviceRecord:
     phases: dict[str, PhaseCost]
     energy_source: str
     energy_kind: str
+    energy_hz: float
+    idle_w: float | None
     rounds: int
     steps: int
     last_loss: float
@@ -111,6 +113,11 @@ class DeviceRecord:
     bytes_down: int
     bytes_up: int
     online: bool
+
+    @property
+    def meter(self) -> str:
+        """Where its joules come from."""
+        return meter_text(self.energy_source, self.energy_kind, hz=self.energy_hz, idle_w=self.idle_w)
 
 
 @dataclass(frozen=True, kw_only=True)

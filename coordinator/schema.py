@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -64,6 +64,8 @@ CREATE TABLE reports (
     bytes_up INTEGER NOT NULL,
     source TEXT NOT NULL,
     kind TEXT NOT NULL,
+    hz REAL NOT NULL,
+    idle_w REAL,
     PRIMARY KEY (round, device)
 );
 CREATE TABLE phases (

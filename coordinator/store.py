@@ -242,8 +242,8 @@ class Store:
         source, kind = report.energy_source, report.energy_kind
         self._db.execute(
             "INSERT OR REPLACE INTO reports "
-            "(round, device, pid, steps, loss, peak_rss_mb, bytes_down, bytes_up, source, kind) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "(round, device, pid, steps, loss, peak_rss_mb, bytes_down, bytes_up, source, kind, hz, idle_w) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 round_number,
                 device,
@@ -255,6 +255,8 @@ class Store:
                 report.bytes_up,
                 source,
                 kind,
+                report.energy_hz,
+                report.idle_w,
             ),
         )
         self._db.executemany(
@@ -388,7 +390,8 @@ class Store:
             "SELECT r.device AS id, COUNT(*) AS rounds, SUM(r.steps) AS steps, MAX(r.peak_rss_mb) AS peak_rss_mb, "
             "  SUM(r.bytes_down) AS bytes_down, SUM(r.bytes_up) AS bytes_up, "
             "  COALESCE((SELECT d.online FROM devices d WHERE d.device = r.device), 0) AS online, "
-            "  l.pid, l.loss AS last_loss, l.source AS energy_source, l.kind AS energy_kind "
+            "  l.pid, l.loss AS last_loss, l.source AS energy_source, l.kind AS energy_kind, "
+            "  l.hz AS energy_hz, l.idle_w "
             "FROM reports r JOIN reports l ON l.device = r.device "
             "  AND l.round = (SELECT MAX(m.round) FROM reports m WHERE m.device = r.device) "
             "GROUP BY r.device ORDER BY r.device"

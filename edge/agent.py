@@ -19,7 +19,7 @@ from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, peak_rss_mb
+from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, joules_text, meter_text, peak_rss_mb
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
 from sparsyedge.edge.job import JobProgress, UnfinishedJob
@@ -76,9 +76,10 @@ def check_fit(samples: Samples, manifest: Manifest) -> None:
 
 def describe(report: Report) -> str:
     """A report as one line for the log."""
-    phases = ", ".join(f"{name} {_cost(cost)}" for name, cost in report.phases.items())
+    phases = ", ".join(f"{name} {_cost(cost, report.energy_kind)}" for name, cost in report.phases.items())
+    energy = meter_text(report.energy_source, report.energy_kind, hz=report.energy_hz, idle_w=report.idle_w)
     return (
-        f"round {report.round}: {phases} (energy {report.energy_kind}, {report.energy_source}); "
+        f"round {report.round}: {phases} (energy {energy}); "
         f"{report.bytes_down} B down, {report.bytes_up} B up; {report.steps} steps, loss {report.loss:.4f}; "
         f"peak RSS {report.peak_rss_mb:.0f} MB"
     )
@@ -94,6 +95,7 @@ class Agent:
         *,
         samples: Samples,
         meter: EnergyMeter,
+        idle_w: float | None = None,
         cache: Cache,
         outbox: Outbox,
         workbench: Workbench,
@@ -104,6 +106,7 @@ class Agent:
         self._courier = courier
         self._samples = samples
         self._meter = meter
+        self._idle_w = idle_w
         self._cache = cache
         self._outbox = outbox
         self._workbench = workbench
@@ -417,6 +420,8 @@ class Agent:
             phases=phases,
             energy_source=self._meter.name,
             energy_kind=self._meter.kind,
+            energy_hz=self._meter.sample_hz,
+            idle_w=self._idle_w,
             bytes_down=self._courier.bytes_down,
             bytes_up=self._courier.bytes_up,
             steps=trained.steps,
@@ -449,5 +454,5 @@ class Agent:
             self._courier.report(report)
 
 
-def _cost(cost: PhaseCost) -> str:
-    return f"{cost.seconds:.2f} s" + ("" if cost.joules is None else f" {cost.joules:.2f} J")
+def _cost(cost: PhaseCost, kind: str) -> str:
+    return f"{cost.seconds:.2f} s" + ("" if cost.joules is None else f" {joules_text(cost.joules, kind, digits=2)}")

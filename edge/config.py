@@ -66,6 +66,8 @@ class DeviceConfig(Section, frozen=True):
     work_dir: str = "~/.local/share/sparsyedge"
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     meter: str = "auto"
+    idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
+    """How long the device measures its idle power when it starts; 0 to leave that out."""
     broker: BrokerConfig = BrokerConfig()
 
 

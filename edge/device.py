@@ -17,7 +17,7 @@ from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.courier import Courier, Member, offline_status
 from sparsyedge.edge.data import Samples, lda_partition, load
-from sparsyedge.edge.energy import EnergyMeter, open_meter
+from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
@@ -95,6 +95,7 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
         courier,
         samples=samples,
         meter=meter,
+        idle_w=_idle_watts(meter, config.idle_s),
         cache=Cache(work_dir),
         outbox=Outbox(work_dir / "outbox"),
         job_path=work_dir / "job.checkpoint",
@@ -110,6 +111,13 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
             agent.run()
     finally:
         link.close()
+
+
+def _idle_watts(meter: EnergyMeter, seconds: float) -> float | None:
+    idle_w = measure_idle(meter, seconds)
+    if idle_w:
+        log.info("idle power: %.2f W over %g s (%s, %s)", idle_w, seconds, meter.kind, meter.name)
+    return idle_w
 
 
 @contextmanager

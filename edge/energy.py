@@ -1,8 +1,8 @@
 """What a round costs a device: seconds and joules per phase, and the peak of its memory.
 
 Sensors are not known here. A meter is any class that satisfies `EnergyMeter` and is named in the entry-point group
-`sparsyedge.meters`; the ones that come along live in the `hardware` folder. Joules never travel without the name and
-the kind of their meter, since a model's joules must not be taken for measured ones.
+`sparsyedge.meters`; the ones that come along live in the `hardware` folder. Joules never travel without the name, the
+kind and the sample rate of their meter, since a model's joules must not be taken for measured ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, Self, cast
 
@@ -28,21 +27,30 @@ __all__ = [
     "Phase",
     "PhaseCost",
     "PhaseRecorder",
+    "above_idle",
+    "joules_text",
+    "measure_idle",
     "meter_names",
+    "meter_text",
     "open_meter",
     "peak_rss_mb",
 ]
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["measured", "battery", "modelled", "none"]
+Kind = Literal["measured-board", "measured-rails", "battery", "modelled", "none"]
+"""How far to trust joules: the whole board's input, some of its rails (a processor's is one), the battery's own gauge,
+an estimate, nothing."""
 Phase = Literal["download", "train", "prune", "encode", "upload"]
 
 _GROUP = "sparsyedge.meters"
-# "auto" takes the most trustworthy kind that the device has. Within a kind RAPL goes first: it measures the processor
-# that trains, while a hwmon sensor of the same machine may sit on any rail.
-_KIND_ORDER: tuple[Kind, ...] = ("measured", "battery", "modelled", "none")
-_NAME_ORDER = ("rapl", "hwmon", "cpu-model")
+# "auto" takes the most trustworthy kind that the device has, and never a model: that must be asked for by name. Within
+# a kind RAPL goes first: it measures the processor that trains, while a hwmon sensor may sit on any rail.
+_KIND_ORDER: tuple[Kind, ...] = ("measured-board", "measured-rails", "battery")
+_NAME_ORDER = ("rapl", "pmic", "hwmon")
+
+LOST_SHARE = 0.1
+"""A phase during which the sensor was silent for more than this share of the time has no joules."""
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -52,6 +60,14 @@ class EnergyMeter(Protocol):
 
     name: str
     kind: Kind
+
+    @property
+    def sample_hz(self) -> float:
+        """Readings per second so far, as counted; 0 where energy itself is counted and nothing has to be integrated."""
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds so far during which the sensor did not answer, or did not show what the device draws."""
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
@@ -72,6 +88,8 @@ class NullMeter:
 
     name: str = "none"
     kind: Kind = "none"
+    sample_hz: float = 0.0
+    lost_s: float = 0.0
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
@@ -104,7 +122,7 @@ class PhaseRecorder:
         self._clock = clock
         self._costs: dict[str, PhaseCost] = {}
         self._open: Phase | None = None
-        self._since = (0.0, 0.0)
+        self._since = (0.0, 0.0, 0.0)
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -112,7 +130,7 @@ class PhaseRecorder:
         if self._open is not None:
             raise RuntimeError(f"phase {name} begins inside phase {self._open}: its joules would be counted twice")
         self._open = name
-        self._since = self._clock(), self.meter.read_joules()
+        self._since = self._reading()
         try:
             yield
         finally:
@@ -128,16 +146,23 @@ class PhaseRecorder:
     def add(self, costs: Mapping[str, PhaseCost]) -> None:
         """Count what a process before this one has spent on the same round."""
         for name, cost in costs.items():
-            self._add(name, cost.seconds, cost.joules or 0.0)
+            self._add(name, cost.seconds, cost.joules)
+
+    def _reading(self) -> tuple[float, float, float]:
+        """The clock, the meter, and the seconds that the meter was silent."""
+        return self._clock(), self.meter.read_joules(), self.meter.lost_s
 
     def _charge(self, name: str) -> None:
         """Add what was spent since the phase began, or since it was last charged."""
-        (started_s, started_joules), self._since = self._since, (self._clock(), self.meter.read_joules())
-        self._add(name, self._since[0] - started_s, self._since[1] - started_joules)
+        since, self._since = self._since, self._reading()
+        seconds, joules, lost_s = (now - before for now, before in zip(self._since, since, strict=True))
+        unknown = self.meter.kind == "none" or lost_s > LOST_SHARE * seconds
+        self._add(name, seconds, None if unknown else joules)
 
-    def _add(self, name: str, seconds: float, joules: float) -> None:
+    def _add(self, name: str, seconds: float, joules: float | None) -> None:
         before = self._costs.get(name, PhaseCost(0.0, 0.0))
-        total = None if self.meter.kind == "none" else (before.joules or 0.0) + joules
+        # One part that is not known makes the sum unknown.
+        total = None if joules is None or before.joules is None else before.joules + joules
         self._costs[name] = PhaseCost(before.seconds + seconds, total)
 
     def reset(self) -> None:
@@ -145,10 +170,41 @@ class PhaseRecorder:
         self._costs.clear()
 
 
+def measure_idle(meter: EnergyMeter, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> float | None:
+    """Watts of the device while this process waits for `seconds`; None where the meter cannot tell.
+
+    A model counts work alone, so its idle power is 0.
+    """
+    if meter.kind == "modelled":
+        return 0.0
+    if meter.kind == "none" or seconds <= 0:
+        return None
+    started_s, started_joules, started_lost_s = time.monotonic(), meter.read_joules(), meter.lost_s
+    sleep(seconds)
+    joules, elapsed_s = meter.read_joules() - started_joules, time.monotonic() - started_s
+    return None if meter.lost_s - started_lost_s > LOST_SHARE * elapsed_s else joules / elapsed_s
+
+
+def above_idle(cost: PhaseCost, idle_w: float | None) -> float | None:
+    """Joules of a phase beyond what the device would have drawn anyway; None where either is unknown."""
+    return None if cost.joules is None or idle_w is None else max(cost.joules - idle_w * cost.seconds, 0.0)
+
+
+def joules_text(joules: float, kind: str, *, digits: int = 1) -> str:
+    """Joules for a person; an estimate is called one wherever its number stands."""
+    return f"{joules:.{digits}f} J" + (" modelled" if kind == "modelled" else "")
+
+
+def meter_text(source: str, kind: str, *, hz: float, idle_w: float | None) -> str:
+    """Where joules come from, for a person: kind, source, sample rate, and how much of the power was there anyway."""
+    details = [source, *([f"{hz:.0f} Hz"] if hz else []), *([f"idle {idle_w:.2f} W"] if idle_w else [])]
+    return f"{kind} ({', '.join(details)})"
+
+
 def open_meter(name: str = "auto", *, root: Path = Path("/sys")) -> EnergyMeter:
     """The energy meter of that name, started; stop it when done.
 
-    "auto" takes the best that works on this device, and "none" where nothing does; "none" counts nothing.
+    "auto" takes the best sensor that works on this device, and "none" where there is none; "none" counts nothing.
     """
     if name == "none":
         return NullMeter()
@@ -186,29 +242,23 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 def _best_meter(entries: dict[str, metadata.EntryPoint], root: Path) -> EnergyMeter:
-    for _, meter_class in sorted(_candidates(entries), key=itemgetter(0)):
-        meter = _probe_quietly(meter_class, root)
-        if meter is not None:
-            return meter
-    return NullMeter()
+    """Every meter that finds its sensor is asked for its kind: one class may measure a board here and rails there."""
+    meters = [_probe_quietly(meter_class, root) for meter_class in _candidates(entries)]
+    known = [meter for meter in meters if meter is not None and meter.kind in _KIND_ORDER]
+    return min(known, key=_preference, default=NullMeter())
 
 
-def _candidates(entries: dict[str, metadata.EntryPoint]) -> Iterator[tuple[tuple[int, int, str], type[EnergyMeter]]]:
+def _candidates(entries: dict[str, metadata.EntryPoint]) -> Iterator[type[EnergyMeter]]:
     for entry in entries.values():
         try:
-            meter_class = cast("type[EnergyMeter]", entry.load())
-            yield _preference(meter_class), meter_class
+            yield cast("type[EnergyMeter]", entry.load())
         except Exception as error:  # somebody else's package: whatever it raises, the device must still train
             log.warning("energy meter %s (%s) cannot be loaded and is left out: %r", entry.name, entry.value, error)
 
 
-def _preference(meter_class: type[EnergyMeter]) -> tuple[int, int, str]:
-    name = meter_class.name
-    return (
-        _KIND_ORDER.index(meter_class.kind),
-        _NAME_ORDER.index(name) if name in _NAME_ORDER else len(_NAME_ORDER),
-        name,
-    )
+def _preference(meter: EnergyMeter) -> tuple[int, int, str]:
+    order = _NAME_ORDER.index(meter.name) if meter.name in _NAME_ORDER else len(_NAME_ORDER)
+    return _KIND_ORDER.index(meter.kind), order, meter.name
 
 
 def _probe_quietly(meter_class: type[EnergyMeter], root: Path) -> EnergyMeter | None:

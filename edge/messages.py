@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from sparsyedge.edge.config import Identifier
-from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.edge.energy import Kind, PhaseCost
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.frame import Codec
 
@@ -46,6 +46,7 @@ MAX_COHORT = 100_000
 MAX_DELTAS = 8
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 RoundNumber = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -128,13 +129,17 @@ class Report(Message, frozen=True):
     round: RoundNumber
     phases: dict[str, PhaseCost]
     energy_source: str
-    energy_kind: Literal["measured", "battery", "modelled", "none"]
+    energy_kind: Kind
     bytes_down: Count
     bytes_up: Count
     steps: Count
     loss: float
     peak_rss_mb: float
     pid: int
+    energy_hz: NonNegative = 0.0
+    """How often power was read; 0 where the meter counts energy itself."""
+    idle_w: NonNegative | None = None
+    """What the device draws without work, measured at its start; the phases' joules contain it."""
 
 
 class Offer(Message, frozen=True):

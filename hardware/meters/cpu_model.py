@@ -24,6 +24,8 @@ class CpuModelMeter:
 
     name: str = "cpu-model"
     kind: Kind = "modelled"
+    sample_hz: float = 0.0
+    lost_s: float = 0.0
 
     def __init__(
         self, core_watts: float = DEFAULT_CORE_WATTS, *, cpu_seconds: Callable[[], float] = time.process_time

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -46,13 +47,16 @@ class RaplMeter:
     """Joules of all processor packages, whoever uses them; memory and board are not in it."""
 
     name: str = "rapl"
-    kind: Kind = "measured"
+    kind: Kind = "measured-rails"
+    sample_hz: float = 0.0
 
     def __init__(self, packages: list[_Package]) -> None:
         self._packages = packages
         self._total_uj = 0
         self._counting = False
         self._reported = False
+        self._read_s = time.monotonic()
+        self.lost_s = 0.0
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
@@ -87,9 +91,11 @@ class RaplMeter:
         return self._total_uj / 1e6
 
     def _advance_uj(self) -> int:
+        last_s, self._read_s = self._read_s, time.monotonic()
         try:
             return sum(package.advance_uj() for package in self._packages)
         except (OSError, ValueError) as error:
+            self.lost_s += self._read_s - last_s
             if not self._reported:
                 log.warning("RAPL counter cannot be read any more, its joules are missing from here on: %s", error)
                 self._reported = True

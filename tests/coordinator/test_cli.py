@@ -24,7 +24,7 @@ def run_dir(tmp_path: Path) -> Path:
         round=1,
         phases={"train": PhaseCost(2.0, 5.0)},
         energy_source="rapl",
-        energy_kind="measured",
+        energy_kind="measured-rails",
         bytes_down=300,
         bytes_up=120,
         steps=10,
@@ -51,7 +51,17 @@ def test_status_prints_tables(
     assert main(["status", str(run_dir)]) == 0
     printed = capsys.readouterr().out
     assert "run r1 of fleet lab: running, 1 of 8 rounds closed; process" in printed
-    for text in ("92.50%", "95.00%", "d1", "2.0 s 5.0 J", "rapl (measured)", "(12.0%)", "nz down", " 900 ", " 40 "):
+    for text in (
+        "92.50%",
+        "95.00%",
+        "d1",
+        "2.0 s 5.0 J",
+        "measured-rails (rapl)",
+        "(12.0%)",
+        "nz down",
+        " 900 ",
+        " 40 ",
+    ):
         assert text in printed
     assert "refused 3x in round 1 from d2: [red]late[/red]" in printed
 

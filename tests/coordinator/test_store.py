@@ -29,7 +29,7 @@ def report_of(round_number: int, **changes: object) -> Report:
         round=round_number,
         phases={"train": PhaseCost(2.0, 5.0), "encode": PhaseCost(0.5, None)},
         energy_source="rapl",
-        energy_kind="measured",
+        energy_kind="measured-rails",
         bytes_down=300,
         bytes_up=0,
         steps=10,
@@ -86,7 +86,7 @@ def test_a_device_is_summed_over_its_rounds(filled: Path) -> None:
         "encode": PhaseCost(1.0, None),
         "upload": PhaseCost(1.0, 1.0),
     }
-    assert (first.energy_source, first.energy_kind) == ("rapl", "measured")
+    assert (first.energy_source, first.energy_kind) == ("rapl", "measured-rails")
     assert (second.id, second.online) == ("d2", False)
 
 

@@ -101,7 +101,7 @@ def test_report_is_one_line_with_every_figure() -> None:
         round=3,
         phases={"download": PhaseCost(0.5, None), "train": PhaseCost(12.25, 30.5)},
         energy_source="rapl",
-        energy_kind="measured",
+        energy_kind="measured-rails",
         bytes_down=1000,
         bytes_up=200,
         steps=42,
@@ -110,6 +110,6 @@ def test_report_is_one_line_with_every_figure() -> None:
         pid=1,
     )
     assert describe(report) == (
-        "round 3: download 0.50 s, train 12.25 s 30.50 J (energy measured, rapl); "
+        "round 3: download 0.50 s, train 12.25 s 30.50 J (energy measured-rails (rapl)); "
         "1000 B down, 200 B up; 42 steps, loss 0.1250; peak RSS 123 MB"
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -11,7 +12,19 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from sparsyedge.edge.energy import EnergyMeter, Kind, NullMeter, PhaseCost, PhaseRecorder, open_meter, peak_rss_mb
+from sparsyedge.edge.energy import (
+    EnergyMeter,
+    Kind,
+    NullMeter,
+    PhaseCost,
+    PhaseRecorder,
+    above_idle,
+    joules_text,
+    measure_idle,
+    meter_text,
+    open_meter,
+    peak_rss_mb,
+)
 from sparsyedge.edge.errors import ConfigError
 
 
@@ -19,10 +32,11 @@ class FakeMeter(NullMeter):
     """Joules that a test sets by hand."""
 
     name = "fake"
-    kind: Kind = "measured"
+    kind: Kind = "measured-rails"
 
     def __init__(self) -> None:
         self.joules = 0.0
+        self.lost_s = 0.0
         self.running = False
 
     def start(self) -> None:
@@ -160,10 +174,77 @@ def test_auto_prefers_a_measurement_to_a_model(monkeypatch: pytest.MonkeyPatch) 
     assert open_meter().name == "fake"
 
 
-def test_auto_falls_back_to_a_model_where_there_is_no_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_gives_no_joules_where_there_is_no_sensor_and_the_model_must_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     install(monkeypatch, absent=AbsentMeter, model=ModelMeter)
-    meter = open_meter("auto")
-    assert (meter.name, meter.kind) == ("model", "modelled")
+    assert open_meter("auto").kind == "none"
+    assert open_meter("model").kind == "modelled"
+
+
+def test_auto_prefers_the_board_to_its_rails_and_both_to_a_battery(monkeypatch: pytest.MonkeyPatch) -> None:
+    rails = type("rapl", (FakeMeter,), {"name": "rapl"})
+    board = type("hwmon", (FakeMeter,), {"name": "hwmon", "kind": "measured-board"})
+    battery = type("battery", (FakeMeter,), {"name": "battery", "kind": "battery"})
+    install(monkeypatch, battery=battery, rails=rails)
+    assert open_meter().name == "rapl"
+    install(monkeypatch, battery=battery, rails=rails, board=board)
+    assert open_meter().name == "hwmon"
+
+
+def test_a_phase_whose_sensor_was_silent_has_no_joules() -> None:
+    meter, clock = FakeMeter(), Clock()
+    recorder = PhaseRecorder(meter, clock=clock)
+    for name, lost_s in (("train", 5.0), ("prune", 0.5)):
+        with recorder.phase(name):  # type: ignore[arg-type]
+            clock.now_s += 10
+            meter.joules += 7
+            meter.lost_s += lost_s
+    assert recorder.snapshot() == {"train": PhaseCost(10.0, None), "prune": PhaseCost(10.0, 7.0)}
+
+
+def test_a_phase_that_lost_its_joules_once_does_not_get_them_back() -> None:
+    meter, clock = FakeMeter(), Clock()
+    recorder = PhaseRecorder(meter, clock=clock)
+    for lost_s in (10.0, 0.0):
+        with recorder.phase("train"):
+            clock.now_s += 10
+            meter.joules += 7
+            meter.lost_s += lost_s
+    assert recorder.snapshot() == {"train": PhaseCost(20.0, None)}
+
+
+def test_idle_power_is_what_the_device_draws_while_the_process_waits() -> None:
+    meter = FakeMeter()
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        time.sleep(0.05)
+        meter.joules += 1.0
+
+    idle_w = measure_idle(meter, 3.0, sleep=sleep)
+    assert waited == [3.0]
+    assert idle_w is not None
+    assert 0 < idle_w <= 1.0 / 0.05
+    assert measure_idle(meter, 0.0, sleep=sleep) is None
+    assert measure_idle(NullMeter(), 3.0, sleep=sleep) is None
+    assert measure_idle(ModelMeter(), 3.0, sleep=sleep) == 0.0
+    assert waited == [3.0]
+
+
+def test_the_idle_baseline_is_subtracted_and_never_below_nothing() -> None:
+    assert above_idle(PhaseCost(10.0, 30.0), 2.0) == 10.0
+    assert above_idle(PhaseCost(10.0, 15.0), 2.0) == 0.0
+    assert above_idle(PhaseCost(10.0, None), 2.0) is None
+    assert above_idle(PhaseCost(10.0, 15.0), None) is None
+
+
+def test_modelled_joules_are_called_so_and_every_figure_names_its_source() -> None:
+    assert joules_text(3.14, "modelled") == "3.1 J modelled"
+    assert joules_text(3.14, "measured-board") == "3.1 J"
+    assert meter_text("hwmon", "measured-board", hz=118.4, idle_w=2.5) == "measured-board (hwmon, 118 Hz, idle 2.50 W)"
+    assert meter_text("cpu-model", "modelled", hz=0.0, idle_w=0.0) == "modelled (cpu-model)"
 
 
 def test_auto_prefers_rapl_to_hwmon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +264,9 @@ def test_auto_without_any_meter_measures_nothing(monkeypatch: pytest.MonkeyPatch
 def test_auto_leaves_out_a_broken_meter_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: type | str
 ) -> None:
-    install(monkeypatch, broken=broken, model=ModelMeter)
+    install(monkeypatch, broken=broken, fake=FakeMeter)
     with caplog.at_level(logging.WARNING):
-        assert open_meter().name == "model"
+        assert open_meter().name == "fake"
     assert "is left out" in caplog.text
 
 

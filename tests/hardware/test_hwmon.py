@@ -144,3 +144,29 @@ def test_a_sensor_that_comes_back_counts_from_then_on(tmp_path: Path) -> None:
     for clock.now_s in (10.0, 11.0):
         meter.sample()
     assert meter.read_joules() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("chip", "files", "kind"),
+    [
+        ("ina219", {"power1_input": 1}, "measured-board"),
+        ("ina3221", {"in1_label": "VDD_IN", "in1_input": 1, "curr1_input": 1}, "measured-board"),
+        ("ina3221", {"in1_input": 1, "curr1_input": 1}, "measured-rails"),
+        ("some-regulator", {"power1_input": 1}, "measured-rails"),
+    ],
+)
+def test_joules_of_the_supply_line_are_told_from_those_of_rails(
+    tmp_path: Path, chip: str, files: dict[str, object], kind: str
+) -> None:
+    add_chip(tmp_path, 0, chip, **files)
+    meter = HwmonMeter.probe(tmp_path)
+    assert meter is not None
+    assert meter.kind == kind
+
+
+def test_two_supply_sensors_are_rails_since_nobody_says_which_is_the_input(tmp_path: Path) -> None:
+    add_chip(tmp_path, 0, "ina219", power1_input=1_000_000)
+    add_chip(tmp_path, 1, "ina219", power1_input=2_000_000)
+    meter = HwmonMeter.probe(tmp_path)
+    assert meter is not None
+    assert meter.kind == "measured-rails"

@@ -33,7 +33,7 @@ def test_joules_count_from_the_start(tmp_path: Path) -> None:
     counter.write_text("7500000\n")
     assert meter.read_joules() == 2.5
     assert meter.read_joules() == 2.5
-    assert (meter.name, meter.kind) == ("rapl", "measured")
+    assert (meter.name, meter.kind) == ("rapl", "measured-rails")
 
 
 def test_packages_are_summed_without_their_parts_and_without_the_platform(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnxruntime
@@ -18,6 +19,7 @@ import pytest
 
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.data import load
+from sparsyedge.edge.energy import Kind
 from sparsyedge.edge.errors import RunError
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.cli import make_method
@@ -165,7 +167,7 @@ def check_costs(run_dir: Path) -> None:
     for device in devices:
         assert set(device.phases) == {"download", "train", "prune", "encode", "upload"}
         assert device.phases["train"].seconds > 0
-        assert device.energy_kind in ("measured", "battery", "modelled", "none")
+        assert device.energy_kind in get_args(Kind)
         assert device.steps > 0
         assert device.peak_rss_mb > 10
         assert 0 < device.bytes_up < device.bytes_down

@@ -1,0 +1,49 @@
+"""A phone's battery gauge through Termux:API: `termux-battery-status`, since Android hides /sys from its programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from sparsyedge.edge.energy import Kind
+from sparsyedge.edge.termux import battery_status, find_command
+from sparsyedge.hardware.meters.battery_units import amperes, volts
+from sparsyedge.hardware.meters.sampler import NoReading, PowerSampler
+
+__all__ = ["TermuxMeter"]
+
+SAMPLE_PERIOD_S = 5.0
+"""Each reading starts processes on the phone; gauges refresh every few seconds at best."""
+
+
+class TermuxMeter(PowerSampler):
+    """Joules out of the phone's battery, screen and radio included; nothing is counted on a charger."""
+
+    name: str = "termux"
+    kind: Kind = "battery"
+
+    def __init__(self, command: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(lambda: _watts(command), period_s=SAMPLE_PERIOD_S, clock=clock)
+
+    @classmethod
+    def probe(cls, root: Path) -> Self | None:
+        """A meter where Termux:API answers with a voltage and a current; `root` plays no part."""
+        command = find_command("termux-battery-status")
+        if command is None:
+            return None
+        try:
+            status = battery_status(command)
+        except (OSError, ValueError):
+            return None
+        return None if status.voltage is None or status.current is None else cls(command)
+
+
+def _watts(command: str) -> float:
+    status = battery_status(command)
+    if status.on_charger:
+        raise NoReading(f"the phone is on a charger ({status.plugged}); unplug it to measure")
+    if status.voltage is None or status.current is None:
+        raise NoReading("the phone's gauge gives no current")
+    return volts(status.voltage) * amperes(status.current)
