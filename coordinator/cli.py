@@ -1,4 +1,4 @@
-"""`sparsyedge coordinator run RUN.toml | status RUN_DIR [--json] | stop RUN_DIR`."""
+"""`sparsyedge coordinator run RUN.toml | status RUN_DIR [--json] | metrics RUN_DIR [--out FILE.csv] | stop RUN_DIR`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsyedge.coordinator.config import load_run_config
+from sparsyedge.coordinator.metrics_csv import as_csv
 from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.energy import Phase, joules_text
@@ -38,6 +39,8 @@ def main(argv: list[str]) -> int:
             return _run(arguments.config)
         case "status":
             return _status(arguments.run_dir, as_json=arguments.json)
+        case "metrics":
+            return _metrics(arguments.run_dir, arguments.out)
         case _:
             return _stop(arguments.run_dir)
 
@@ -52,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="show how far a run is, and what it cost")
     status.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     status.add_argument("--json", action="store_true", help="print one JSON document")
+    metrics = commands.add_parser("metrics", help="print every figure of every round as CSV")
+    metrics.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    metrics.add_argument("--out", type=Path, metavar="FILE.csv", help="write there instead")
     stop = commands.add_parser("stop", help="let a run finish after the round that is open")
     stop.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     return parser
@@ -97,6 +103,19 @@ def _status(run_dir: Path, *, as_json: bool) -> int:
             highlight=False,
             markup=False,
         )
+    return 0
+
+
+def _metrics(run_dir: Path, out: Path | None) -> int:
+    with closing(Store.open(run_dir)) as store:
+        table = as_csv(store)
+    if out is None:
+        print(table, end="")
+        return 0
+    try:
+        out.write_text(table)
+    except OSError as error:
+        raise RunError(f"cannot write {out}: {error}; name another file with --out") from error
     return 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
@@ -21,21 +23,47 @@ EVALUATION_BATCH = 250
 class Evaluator:
     """Evaluates states on one set of samples."""
 
-    def __init__(self, session: DenseSession, samples: Samples) -> None:
+    def __init__(self, session: DenseSession, samples: Samples, label_mixes: NDArray[np.float64] | None = None) -> None:
+        """`label_mixes`, which simulations know, has a row per device: the share of each class among its samples."""
         self._session = session
         self._samples = samples
+        self._label_mixes = label_mixes
 
     def __call__(self, state: State) -> Evaluation:
         """Accuracy and loss of the state over all samples, by its running statistics."""
         self._session.load(state)
-        correct, loss_sum = 0, 0.0
+        loss_sum = 0.0
+        # As many places as the model has classes, which the first batch shows.
+        right, seen = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         for start in range(0, len(self._samples), EVALUATION_BATCH):
             stop = min(start + EVALUATION_BATCH, len(self._samples))
             x, y = self._samples.batch(np.arange(start, stop))
             loss, logits = self._session.evaluate(x, y)
-            correct += int(np.count_nonzero(logits.argmax(axis=1) == y))
+            classes = logits.shape[1]
+            right = _add(right, np.bincount(y[logits.argmax(axis=1) == y], minlength=classes))
+            seen = _add(seen, np.bincount(y, minlength=classes))
             loss_sum += loss * len(y)
-        return Evaluation(correct / len(self._samples), loss_sum / len(self._samples))
+        by_class = tuple(float(hits / count) if count else math.nan for hits, count in zip(right, seen, strict=True))
+        return Evaluation(
+            int(right.sum()) / len(self._samples),
+            loss_sum / len(self._samples),
+            by_class=by_class,
+            by_device=() if self._label_mixes is None else _by_device(self._label_mixes, by_class),
+        )
+
+
+def _by_device(label_mixes: NDArray[np.float64], by_class: tuple[float, ...]) -> tuple[float, ...]:
+    """What a model gets right of each device's mix; a class that the test part lacks counts for no device."""
+    known = np.array([label for label, accuracy in enumerate(by_class) if not math.isnan(accuracy)])
+    known = known[known < label_mixes.shape[1]]
+    weights = label_mixes[:, known]
+    totals = weights.sum(axis=1)
+    hits = weights @ np.array(by_class)[known]
+    return tuple(float(hit / total) for hit, total in zip(hits, totals, strict=True) if total > 0)
+
+
+def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return counts if not len(total) else total + counts
 
 
 def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) -> float:

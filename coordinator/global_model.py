@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.coordinator.evaluate import global_sparsity
+from sparsyedge.coordinator.masks import Masks
+from sparsyedge.coordinator.metrics import RoundMetrics, of_evaluation, pack_mask
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.server_rules import combine
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
@@ -63,6 +65,8 @@ class GlobalModel:
         self._manifest = artifacts.manifest
         self._store = store
         self._evaluate = evaluate
+        self._initial = initial
+        self._masks = Masks(config.run_path, rounds=config.rounds)
         self._updates = UpdateFiles(config.run_path)
         self._versions = Versions(config.run_path)
         identity = model_id(initial)
@@ -116,8 +120,10 @@ class GlobalModel:
 
     def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
         """Make the next version of these devices' updates, evaluate it where it is due, and record the round."""
+        # Lossy codecs change the average, so the figures are those of what devices will decode.
+        metrics = RoundMetrics(self._manifest, initial=self._initial, start=self._state)
         state = combine(
-            self._accepted(round_number, devices),
+            metrics.watch(self._accepted(round_number, devices)),
             self._manifest.method,
             self._manifest.prunable,
             round_number=round_number,
@@ -133,7 +139,10 @@ class GlobalModel:
             seconds=elapsed_s(),
             global_sparsity=global_sparsity(self._state, self._manifest.prunable),
             evaluation=evaluation,
+            metrics=metrics.finish(self._state) | of_evaluation(evaluation),
         )
+        if self._masks.wants(round_number):
+            self._masks.save(round_number, pack_mask(self._state, self._manifest.prunable))
         self._store.close_round(closed)
         self._updates.drop(round_number)
 

@@ -122,6 +122,7 @@ def _check_report(report: Report) -> None:
         bytes_up=report.bytes_up,
         steps=report.steps,
         pid=report.pid,
+        regrown=report.regrown or 0,
         peak_rss_mb=report.peak_rss_mb,
         energy_hz=report.energy_hz,
         idle_w=report.idle_w or 0.0,

@@ -25,6 +25,10 @@ class Evaluation:
 
     accuracy: float
     loss: float
+    by_class: tuple[float, ...] = ()
+    """The accuracy on the samples of each class; NaN for a class without any."""
+    by_device: tuple[float, ...] = ()
+    """Where the devices' label mixes are known: the accuracy on data mixed like each device's own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,14 @@ CREATE TABLE reports (
     kind TEXT NOT NULL,
     hz REAL NOT NULL,
     idle_w REAL,
+    regrown INTEGER,
     PRIMARY KEY (round, device)
+);
+CREATE TABLE metrics (
+    round INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    value REAL,
+    PRIMARY KEY (round, name)
 );
 CREATE TABLE phases (
     round INTEGER NOT NULL,

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.evaluate import Evaluator, check_fit
@@ -44,10 +46,12 @@ def prepare(
     *,
     connect: Callable[[], Channel] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    label_mixes: NDArray[np.float64] | None = None,
 ) -> Coordinator:
     """A coordinator for the run, with artifacts and data read and checked; nothing is written or sent yet.
 
-    `connect` and `clock` are for simulations: another way to the devices than the broker, and another time than ours.
+    The rest is for simulations: another way to the devices than the broker, another time than ours, and what part of
+    each device's samples belongs to each class.
     """
     check_run_config(config)
     artifacts = Artifacts.load(config.artifacts_path)
@@ -60,7 +64,7 @@ def prepare(
         config,
         artifacts,
         initial=initial,
-        evaluate=Evaluator(session, dataset.test),
+        evaluate=Evaluator(session, dataset.test, label_mixes),
         observer=observer,
         connect=connect,
         clock=clock,

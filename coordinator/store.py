@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
@@ -59,6 +60,8 @@ class ClosedRound:
     seconds: float
     global_sparsity: float
     evaluation: Evaluation | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The figures of metrics.py, by name."""
 
 
 class Store:
@@ -242,8 +245,8 @@ class Store:
         source, kind = report.energy_source, report.energy_kind
         self._db.execute(
             "INSERT OR REPLACE INTO reports "
-            "(round, device, pid, steps, loss, peak_rss_mb, bytes_down, bytes_up, source, kind, hz, idle_w) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "(round, device, pid, steps, loss, peak_rss_mb, bytes_down, bytes_up, source, kind, hz, idle_w, regrown) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 round_number,
                 device,
@@ -257,6 +260,7 @@ class Store:
                 kind,
                 report.energy_hz,
                 report.idle_w,
+                report.regrown,
             ),
         )
         self._db.executemany(
@@ -294,6 +298,10 @@ class Store:
                     evaluation.loss if evaluation else None,
                     closed.round,
                 ),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO metrics (round, name, value) VALUES (?, ?, ?)",
+                [(closed.round, name, value) for name, value in closed.metrics.items()],
             )
             db.execute("UPDATE run SET model_id = ?", (closed.model_id,))
 
@@ -383,6 +391,23 @@ class Store:
             "FROM rounds r, run WHERE r.closed_at IS NOT NULL ORDER BY r.round"
         )
         return tuple(RoundRecord(**dict(row)) for row in rows)
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """The figures of every closed round by name: those of the model, then what devices reported, averaged."""
+        figures: dict[int, dict[str, float]] = {}
+        for row in self._db.execute("SELECT round, name, value FROM metrics ORDER BY round, rowid"):
+            figures.setdefault(row["round"], {})[row["name"]] = math.nan if row["value"] is None else row["value"]
+        reported = self._db.execute(
+            "SELECT r.round, AVG(r.loss) AS loss_devices, AVG(r.regrown) AS regrown_devices, "
+            "  (SELECT SUM(p.seconds) FROM phases p WHERE p.round = r.round) / COUNT(*) AS seconds_device, "
+            "  (SELECT SUM(p.joules) FROM phases p WHERE p.round = r.round) / COUNT(*) AS joules_device "
+            "FROM reports r GROUP BY r.round"
+        )
+        for row in reported:
+            values = {name: row[name] for name in row.keys() if name != "round" and row[name] is not None}  # noqa: SIM118
+            if row["round"] in figures:
+                figures[row["round"]] |= values
+        return figures
 
     def devices(self) -> tuple[DeviceRecord, ...]:
         """The devices of which an update was accepted, in order of their names."""

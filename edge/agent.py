@@ -27,7 +27,7 @@ from sparsyedge.edge.local_update import finish_update, needs_start, start_state
 from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.session import Session
-from sparsyedge.edge.tensors import State, first_nonfinite, model_id
+from sparsyedge.edge.tensors import State, count_regrown, first_nonfinite, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.transfer import blob_of
 from sparsyedge.edge.wire import decode_frame, encode_frame
@@ -279,6 +279,11 @@ class Agent:
         frame = self._cache.model(task.model_id)
         return None if frame is None else decode_frame(frame, manifest.shapes).state
 
+    def _count_regrown(self, trained: State, task: RoundTask, manifest: Manifest) -> int | None:
+        """How many pruned weights training brought back; None for the checkpoint's model, which is dense."""
+        before = self._held_model(task, manifest)
+        return None if before is None else count_regrown(before, trained, manifest.prunable)
+
     def _fetch(self, blob: Blob, task: RoundTask) -> bytes:
         return self._courier.fetch(blob, wanted=lambda: self._is_open(task))
 
@@ -302,7 +307,11 @@ class Agent:
             trained = self._train(task, session, manifest, recorder)
         with recorder.phase("prune"):
             sparsity = method.sparsity_of(self._device, task.round) if method.sparsities else task.sparsity
-            state = finish_update(method, session.state(), prunable=manifest.prunable, sparsity=sparsity, start=start)
+            full = session.state()
+            state = finish_update(method, full, prunable=manifest.prunable, sparsity=sparsity, start=start)
+        # A sparse session trains the non-zeros alone.
+        regrown = 0 if session.kind == "sparse" else self._count_regrown(full, task, manifest)
+        del full
         bad = first_nonfinite(state)
         if bad is not None:
             raise TrainingError(f"training left NaN or infinity in {bad}; lower the learning rate of the run")
@@ -315,7 +324,7 @@ class Agent:
             base=task.model_id,
             update=update,
             samples=len(self._samples),
-            report=self._report(task, recorder.snapshot(), trained),
+            report=self._report(task, recorder.snapshot(), trained, regrown=regrown),
         )
         self._outbox.put(
             Pending(self._key(task), offer), coded.frame, task=task, residual=pack_residual(coded.residual)
@@ -413,7 +422,9 @@ class Agent:
             learning_rate=task.learning_rate,
         )
 
-    def _report(self, task: RoundTask, phases: dict[str, PhaseCost], trained: Trained) -> Report:
+    def _report(
+        self, task: RoundTask, phases: dict[str, PhaseCost], trained: Trained, *, regrown: int | None
+    ) -> Report:
         return Report(
             run=task.run,
             round=task.round,
@@ -428,6 +439,7 @@ class Agent:
             loss=trained.loss,
             peak_rss_mb=peak_rss_mb(),
             pid=os.getpid(),
+            regrown=regrown,
         )
 
     # ---- upload ------------------------------------------------------------------------------------------------------

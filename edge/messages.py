@@ -140,6 +140,8 @@ class Report(Message, frozen=True):
     """How often power was read; 0 where the meter counts energy itself."""
     idle_w: NonNegative | None = None
     """What the device draws without work, measured at its start; the phases' joules contain it."""
+    regrown: Count | None = None
+    """Prunable weights that were zero in the round's model and not after training, before the update was pruned."""
 
 
 class Offer(Message, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FloatArray", "State", "count_nonzero", "dense_bytes", "first_nonfinite", "model_id"]
+__all__ = ["FloatArray", "State", "count_nonzero", "count_regrown", "dense_bytes", "first_nonfinite", "model_id"]
 
 FloatArray = NDArray[np.float32]
 State = dict[str, FloatArray]
@@ -33,6 +33,11 @@ def dense_bytes(state: Mapping[str, FloatArray]) -> int:
 def count_nonzero(state: Mapping[str, FloatArray], names: Iterable[str]) -> int:
     """How many entries of the named tensors are not exactly zero."""
     return sum(int(np.count_nonzero(state[name])) for name in names)
+
+
+def count_regrown(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], names: Iterable[str]) -> int:
+    """How many entries of the named tensors were exactly zero before and are not after."""
+    return sum(int(np.count_nonzero((before[name] == 0) & (after[name] != 0))) for name in names)
 
 
 def first_nonfinite(state: Mapping[str, FloatArray]) -> str | None:

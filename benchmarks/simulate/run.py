@@ -18,7 +18,7 @@ from sparsyedge.benchmarks.simulate.device import Setup
 from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
 from sparsyedge.benchmarks.simulate.models import ensure_artifacts
 from sparsyedge.benchmarks.simulate.mosquitto import started_mosquitto
-from sparsyedge.benchmarks.simulate.shares import write_shares
+from sparsyedge.benchmarks.simulate.shares import label_mixes, write_shares
 from sparsyedge.benchmarks.simulate.workers import started_workers
 from sparsyedge.coordinator.config import RunConfig, SimulationConfig, check_run_config
 from sparsyedge.coordinator.observer import Observer, SilentObserver
@@ -69,6 +69,7 @@ def simulate(
             alpha=simulation.alpha,
             seed=simulation.partition_seed,
         )
+        mixes = label_mixes(shares_dir)
         setup = Setup(
             fleet=config.fleet,
             devices_dir=str((config.run_path / "devices").resolve()),
@@ -82,7 +83,7 @@ def simulate(
             broker = stack.enter_context(started_mosquitto(shares_dir))
             config = msgspec.structs.replace(config, broker=broker)
             hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
-            coordinator = prepare(config, observer)
+            coordinator = prepare(config, observer, label_mixes=mixes)
             stack.enter_context(_watched(hosts, coordinator))
             summary = coordinator.run()
             hosts.check()
@@ -90,7 +91,7 @@ def simulate(
         clock = HeldClock()
         pool = stack.enter_context(started_workers(count, setup))
         hub = Hub(Topics(config.fleet), samples, workers=pool, clock=clock, drop=drop)
-        return prepare(config, observer, connect=lambda: hub, clock=clock).run()
+        return prepare(config, observer, connect=lambda: hub, clock=clock, label_mixes=mixes).run()
 
 
 def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -> RunConfig:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Samples, lda_partition
 
-__all__ = ["Shares", "device_names", "write_shares"]
+__all__ = ["Shares", "device_names", "label_mixes", "write_shares"]
 
 
 def device_names(devices: int) -> tuple[str, ...]:
     """The identities of simulated devices; with leading zeros, so that order by name is order by number."""
     digits = max(3, len(str(devices - 1)))
     return tuple(f"device-{index:0{digits}d}" for index in range(devices))
+
+
+def label_mixes(directory: Path) -> NDArray[np.float64]:
+    """Per device the share of each class among its samples: (devices, classes)."""
+    labels, ends = np.load(directory / "y.npy"), np.load(directory / "ends.npy")
+    classes = int(labels.max()) + 1
+    parts = np.split(labels, ends[:-1])
+    return np.stack([np.bincount(part, minlength=classes) / len(part) for part in parts])
 
 
 def write_shares(samples: Samples, directory: Path, *, devices: int, alpha: float, seed: int) -> dict[str, int]:

@@ -49,6 +49,7 @@ def test_a_run_ends_in_the_mean_of_what_its_devices_sent(fleet: Fleet) -> None:
         LOCK_NAME,
         "model.onnx",
         "model.frame",
+        "masks",
         "models",
         "updates",
     }
