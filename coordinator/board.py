@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from sparsyedge.coordinator.access import manifest_signature
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.events import OpenRound
 from sparsyedge.coordinator.global_model import GlobalModel
@@ -32,6 +33,7 @@ class Board:
             outbox.put(Blob(sha256=file.sha256, bytes=file.bytes), artifacts.path(role).read_bytes)
         content = (artifacts.directory / MANIFEST_NAME).read_bytes()
         self._manifest_blob = blob_of(content)
+        self._signature = manifest_signature(config)
         outbox.put(self._manifest_blob, lambda: content)
 
     @property
@@ -64,6 +66,7 @@ class Board:
             state="open",
             cohort=command.cohort,
             manifest=self._manifest_blob,
+            signature=self._signature,
             model_id=model.id,
             model=model.blob,
             codec=self._config.codec,

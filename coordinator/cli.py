@@ -17,6 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from sparsyedge.coordinator import authority_cli
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.metrics_csv import as_csv
 from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
@@ -34,6 +35,8 @@ PHASES: tuple[str, ...] = get_args(Phase)
 def main(argv: list[str]) -> int:
     """Run the subcommand and return its exit code; raises SparsyedgeError for a fault that we can name."""
     arguments = _parser().parse_args(argv)
+    if arguments.command in authority_cli.COMMANDS:
+        return authority_cli.main(arguments)
     match arguments.command:
         case "run":
             return _run(arguments.config)
@@ -60,11 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     metrics.add_argument("--out", type=Path, metavar="FILE.csv", help="write there instead")
     stop = commands.add_parser("stop", help="let a run finish after the round that is open")
     stop.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    authority_cli.add_commands(commands)
     return parser
 
 
 def _run(config_path: Path) -> int:
     # Here, because it brings ONNX Runtime along, which `status` and `stop` can do without.
+    from sparsyedge.coordinator.access import answering
     from sparsyedge.coordinator.service import prepare
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -77,7 +82,7 @@ def _run(config_path: Path) -> int:
         interrupted = True
         coordinator.interrupt()
 
-    with _on_signals(stop):
+    with _on_signals(stop), answering(config):
         summary = coordinator.run()
     _say(f"run directory: {summary.run_dir}")
     if summary.run.model_sha256:

@@ -81,6 +81,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     eval_every: Positive = 1
     """Evaluate after every so many rounds; the last round is always evaluated."""
     broker: BrokerConfig = BrokerConfig()
+    authority: str | None = None
+    """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
     simulation: SimulationConfig | None = None
     """Read by `sparsyedge simulate` alone: a run with real devices does not need it."""
     method: MethodConfig | None = None

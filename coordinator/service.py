@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.coordinator.access import make_link, manifest_signature
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.evaluate import Evaluator, check_fit
 from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
@@ -56,6 +57,7 @@ def prepare(
     check_run_config(config)
     artifacts = Artifacts.load(config.artifacts_path)
     _check_method(config, artifacts)
+    manifest_signature(config)
     dataset = load(config.dataset, config.data_path)
     check_fit(dataset, artifacts.manifest)
     session = DenseSession(artifacts, threads=config.threads)
@@ -131,8 +133,7 @@ class Coordinator:
         return self._link(f"{self._config.fleet}-coordinator-{uuid.uuid4().hex[:12]}", None)
 
     def _link(self, identity: str, will: tuple[str, bytes] | None) -> Link:
-        broker = self._config.broker
-        return Link(broker.host, broker.port, identity=identity, will=will)
+        return make_link(self._config, identity, will)
 
     def _lease(self) -> AbstractContextManager[Callable[[], None]]:
         """Holds the fleet while the block lasts, and gives what raises where it was lost; a simulation has its own."""

@@ -25,8 +25,10 @@ from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual,
 from sparsyedge.edge.job import JobProgress, UnfinishedJob
 from sparsyedge.edge.local_update import finish_update, needs_start, start_state
 from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
+from sparsyedge.edge.native import library_path
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.session import Session
+from sparsyedge.edge.signature import check_library, check_signature
 from sparsyedge.edge.tensors import State, count_regrown, first_nonfinite, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.transfer import blob_of
@@ -101,6 +103,7 @@ class Agent:
         workbench: Workbench,
         job_path: Path | None = None,
         until_finished: bool = False,
+        signing_key: str | None = None,
     ) -> None:
         self._device = device
         self._courier = courier
@@ -112,6 +115,7 @@ class Agent:
         self._workbench = workbench
         self._job_path = job_path
         self._until_finished = until_finished
+        self._signing_key = signing_key
         self._stopped = threading.Event()
         self._settled: str | None = None
 
@@ -222,7 +226,11 @@ class Agent:
             content = (folder / MANIFEST_NAME).read_bytes()
         else:
             content = self._fetch(task.manifest, task)
+        if self._signing_key is not None:
+            check_signature(content, task.signature, signing_key=self._signing_key)
         manifest = decode_manifest(content, source=f"the manifest of run {task.run}")
+        if self._signing_key is not None:
+            check_library(manifest, library_path())
         for role, file in manifest.files.items():
             # The coordinator alone fills in the inference graph.
             if role != "inference" and not self._cache.has_file(sha256, file.name, sha256=file.sha256):

@@ -91,6 +91,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     initial_model: Sha256
     """The model id of the state in the checkpoint."""
     files: dict[FileRole, File]
+    op_libraries: tuple[Sha256, ...] = ()
+    """The op libraries that devices may run the graphs with, by hash; filled in when the artifacts are signed."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -69,6 +69,8 @@ class DeviceConfig(Section, frozen=True):
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
     """How long the device measures its idle power when it starts; 0 to leave that out."""
     broker: BrokerConfig = BrokerConfig()
+    identity: str | None = None
+    """The folder that `sparsyedge edge enrol` made: who this device is and whom it trusts."""
 
 
 Config = TypeVar("Config", bound=Section)

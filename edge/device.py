@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
+from sparsyedge.edge import enrol
 from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
@@ -19,6 +20,7 @@ from sparsyedge.edge.courier import Courier, Member, offline_status
 from sparsyedge.edge.data import Samples, lda_partition, load
 from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.identity import Identity
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.outbox import Outbox
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 def main(argv: list[str]) -> int:
     """Run one device until it is stopped, or its run is finished; raises SparsyedgeError where it cannot start."""
+    if argv[:1] == ["enrol"]:
+        return enrol.main(argv[1:])
     options = _parse(argv)
     config = load_config(options.config, DeviceConfig)
     _set_up_logging(config.id, options.log_level)
@@ -61,7 +65,11 @@ def load_samples(config: DataConfig) -> Samples:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="sparsyedge edge", description="Run this machine as a device of a fleet.")
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge edge",
+        description="Run this machine as a device of a fleet.",
+        epilog="`sparsyedge edge enrol FILE` makes it a member of a secured fleet first.",
+    )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the device's config, device.toml")
     parser.add_argument(
         "--until-finished", action="store_true", help="leave when the run is finished, instead of waiting for the next"
@@ -85,7 +93,14 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
         samples=len(samples),
     )
     will = (member.topics.status(config.id), offline_status(member.boot_id))
-    link = Link(config.broker.host, config.broker.port, identity=f"{config.fleet}-{config.id}", will=will)
+    identity = _open_identity(config)
+    link = Link(
+        config.broker.host,
+        config.broker.port,
+        identity=f"{config.fleet}-{config.id}",
+        will=will,
+        tls=identity.tls if identity else None,
+    )
     # A folder per device, so that several on one machine can share the default.
     work_dir = Path(config.work_dir).expanduser() / config.fleet / config.id
     remove_leftovers(work_dir)
@@ -101,6 +116,7 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
         job_path=work_dir / "job.checkpoint",
         workbench=Workbench(threads=config.threads),
         until_finished=until_finished,
+        signing_key=identity.signing_key if identity else None,
     )
     # Before the link opens, so that the first event comes when the broker knows what we wait for.
     courier.join()
@@ -118,6 +134,15 @@ def _idle_watts(meter: EnergyMeter, seconds: float) -> float | None:
     if idle_w:
         log.info("idle power: %.2f W over %g s (%s, %s)", idle_w, seconds, meter.kind, meter.name)
     return idle_w
+
+
+def _open_identity(config: DeviceConfig) -> Identity | None:
+    if config.identity is None:
+        return None
+    identity = Identity.open(Path(config.identity).expanduser())
+    if not identity.is_of(config.id):
+        raise ConfigError(f"key `id` has value {config.id!r}, the identity in {identity.folder} is not that device's")
+    return identity
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.tls import Tls, client_context, require_tls
 
 __all__ = ["Connected", "Link", "Received"]
 
@@ -70,7 +71,12 @@ class Connected:
 class Link:
     """A connection to the broker that comes back by itself. One thread owns it; it may be opened once."""
 
-    def __init__(self, host: str, port: int, *, identity: str, will: tuple[str, bytes] | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, *, identity: str, will: tuple[str, bytes] | None = None, tls: Tls | None = None
+    ) -> None:
+        """A link that is not open yet; raises SecurityError where it would leave this machine in the clear."""
+        require_tls(host, tls, what="the MQTT broker")
+        self._tls = client_context(tls) if tls else None
         self.host = host
         self.port = port
         self.identity = identity
@@ -102,7 +108,7 @@ class Link:
         problem = "no answer"
         while (left_s := until_s - time.monotonic()) > 0:
             try:
-                protocol = _find_protocol(self.host, self.port, min(left_s / 2, CONNACK_TIMEOUT_S))
+                protocol = _find_protocol(self._make_probe(), self.host, self.port, min(left_s / 2, CONNACK_TIMEOUT_S))
                 if self._try_open(protocol, min(max(RETRY_OPEN_S, until_s - time.monotonic()), CONNACK_TIMEOUT_S)):
                     return
             except OSError as error:
@@ -116,6 +122,7 @@ class Link:
         raise LinkError(
             f"cannot connect to the MQTT broker at {self.host}:{self.port} as {self.identity}: {problem}; "
             f"check that the broker runs there and that host and port in the config are right"
+            + (", and that this certificate is not revoked" if self._tls else "")
         )
 
     def _try_open(self, protocol: MQTTProtocolVersion, timeout_s: float) -> bool:
@@ -143,6 +150,8 @@ class Link:
         # A clean session every time: what the broker would have kept for us is asked for again anyway.
         clean = None if protocol == MQTTProtocolVersion.MQTTv5 else True
         client = Client(CallbackAPIVersion.VERSION2, client_id=self.identity, protocol=protocol, clean_session=clean)
+        if self._tls:
+            client.tls_set_context(self._tls)
         client.max_inflight_messages_set(WINDOW_MESSAGES)
         client.reconnect_delay_set(RECONNECT_MIN_S, RECONNECT_MAX_S)
         if self._will:
@@ -152,6 +161,12 @@ class Link:
         client.on_message = self._on_message
         client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
+        return client
+
+    def _make_probe(self) -> Client:
+        client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        if self._tls:
+            client.tls_set_context(self._tls)
         return client
 
     def close(self) -> None:
@@ -348,13 +363,12 @@ class Link:
                 log.warning("the broker refused a subscription of %s: %s", self.identity, reason)
 
 
-def _find_protocol(host: str, port: int, timeout_s: float) -> MQTTProtocolVersion:
+def _find_protocol(client: Client, host: str, port: int, timeout_s: float) -> MQTTProtocolVersion:
     """MQTT 5 where the broker understands it, asked with a CONNECT that carries nothing.
 
     A broker without MQTT 5 should refuse it at once, but amqtt takes its properties and will for lengths and hangs.
     """
     reasons: list[ReasonCode] = []
-    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
     client.on_connect = lambda client, userdata, flags, reason, properties: reasons.append(reason)
     client.connect_timeout = timeout_s
     client.connect(host, port, KEEPALIVE_S)

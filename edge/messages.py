@@ -96,6 +96,8 @@ class RoundTask(Message, frozen=True):
     """How the values of updates travel; where there is nothing to be a difference to, int8 travels as bf16."""
     deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)] = ()
     """The model once more for devices that hold an earlier one, the latest of those first."""
+    signature: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
+    """The operator's Ed25519 signature of the manifest, in hex; devices of a secured fleet take no other."""
 
 
 class Lease(Message, frozen=True):
@@ -229,6 +231,15 @@ class Topics:
     def upload(self, device: str, blob: str, index: int | Literal["+"]) -> str:
         """Device to coordinator: one chunk of an update."""
         return f"{self.root}/dev/{device}/up/{blob}/{index}"
+
+    @property
+    def enrol_request(self) -> str:
+        """Newcomer to coordinator: an EnrolRequest."""
+        return f"{self.root}/enrol/req"
+
+    def enrol_reply(self, connection: str) -> str:
+        """Coordinator to one newcomer, known by the client id of its connection: an EnrolReply."""
+        return f"{self.root}/enrol/reply/{connection}"
 
     def parse(self, topic: str) -> tuple[str, ...]:
         """The levels of a topic below the fleet's root, e.g. ("dev", "pi-07", "offer"); empty for a foreign topic."""

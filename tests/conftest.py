@@ -1,3 +1,3 @@
 """Fixtures that the tests of several folders share."""
 
-pytest_plugins = ["fixtures.artifacts", "fixtures.broker", "fixtures.fake_coordinator"]
+pytest_plugins = ["fixtures.artifacts", "fixtures.broker", "fixtures.fake_coordinator", "fixtures.secured"]

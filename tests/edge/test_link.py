@@ -11,6 +11,7 @@ from typing import Protocol
 import pytest
 
 from sparsyedge.benchmarks.broker import LocalBroker
+from sparsyedge.coordinator.authority import Authority
 from sparsyedge.edge import link as link_module
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.link import Connected, Link, Received
@@ -231,9 +232,9 @@ def test_unreachable_broker_is_a_sentence_within_the_time_limit(free_port: int) 
     assert time.monotonic() - started_s < HANG_S
 
 
-def test_unknown_host_is_a_sentence() -> None:
+def test_unknown_host_is_a_sentence(authority: Authority) -> None:
     with pytest.raises(LinkError, match=r"broker at host\.invalid:1883"):
-        Link("host.invalid", 1883, identity="pi-01").open(timeout_s=0.5)
+        Link("host.invalid", 1883, identity="pi-01", tls=authority.coordinator).open(timeout_s=0.5)
 
 
 @pytest.mark.parametrize("hang_up", [False, True])

@@ -1,0 +1,61 @@
+"""How a run reaches its fleet: in the clear on this machine, or as the coordinator of a secured fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparsyedge.coordinator.authority import Authority
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.enrolment import serving
+from sparsyedge.coordinator.signing import load_signature
+from sparsyedge.edge.config import BrokerConfig
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.link import Link
+
+__all__ = ["answering", "make_link", "manifest_signature", "open_authority"]
+
+
+def open_authority(config: RunConfig) -> Authority | None:
+    """The authority of the run's fleet, None for a fleet without one; raises ConfigError where the two do not fit."""
+    if config.authority is None:
+        return None
+    authority = Authority.open(Path(config.authority).expanduser())
+    if authority.settings.fleet != config.fleet:
+        raise ConfigError(
+            f"key `fleet` has value {config.fleet!r}, the authority in {authority.folder} is that of fleet "
+            f"{authority.settings.fleet!r}; give the run the same `fleet`"
+        )
+    if config.broker != BrokerConfig():
+        raise ConfigError(
+            f"keys `broker` and `authority` are both there; leave out `broker`: {authority.folder} says where it is"
+        )
+    return authority
+
+
+def make_link(config: RunConfig, identity: str, will: tuple[str, bytes] | None = None) -> Link:
+    """A connection to the run's broker, not open yet."""
+    authority = open_authority(config)
+    if authority is not None:
+        return authority.link(identity, will)
+    return Link(config.broker.host, config.broker.port, identity=identity, will=will)
+
+
+def manifest_signature(config: RunConfig) -> str:
+    """What proves the run's artifacts to the devices of a secured fleet; raises ArtifactError where nothing does."""
+    authority = open_authority(config)
+    if authority is None:
+        return ""
+    return load_signature(config.artifacts_path, signing_key=authority.signing_key, folder=authority.folder)
+
+
+@contextmanager
+def answering(config: RunConfig) -> Iterator[None]:
+    """Let new devices in while the block lasts, where the fleet is a secured one."""
+    authority = open_authority(config)
+    if authority is None:
+        yield
+        return
+    with serving(authority):
+        yield

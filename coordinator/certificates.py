@@ -1,0 +1,162 @@
+"""X.509 as a small fleet needs it: one authority, a server, members, and a list of the revoked ones. No I/O."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sparsyedge.edge.errors import SecurityError
+
+__all__ = [
+    "certificate_pem",
+    "issue_member",
+    "issue_server",
+    "make_authority",
+    "new_key",
+    "read_csr",
+    "revocation_list",
+]
+
+AUTHORITY_DAYS = 20 * 365
+MEMBER_DAYS = 5 * 365
+# A board without a clock starts with the date of its image, and must be able to enrol before it has asked for the time.
+VALID_FROM = datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
+MAX_CSR_CHARACTERS = 8192
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def new_key() -> Key:
+    """A key as all of ours are: P-256, which every TLS library of a small board speaks."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def make_authority(key: Key, *, fleet: str) -> x509.Certificate:
+    """The certificate of a fleet's own authority, signed by itself."""
+    name = _name(f"sparsyedge authority of fleet {fleet}"[:64])
+    return (
+        _builder(name, name, key.public_key(), days=AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def issue_server(
+    authority: x509.Certificate, key: Key, public: ec.EllipticCurvePublicKey, *, hosts: Sequence[str]
+) -> x509.Certificate:
+    """A certificate for the broker under all its names and addresses."""
+    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    builder = _builder(_name(hosts[0][:64]), authority.subject, public, days=AUTHORITY_DAYS)
+    return _finish(builder.add_extension(names, critical=False), usage, authority, key)
+
+
+def issue_member(
+    authority: x509.Certificate, key: Key, public: ec.EllipticCurvePublicKey, *, name: str, days: float = MEMBER_DAYS
+) -> x509.Certificate:
+    """A certificate that lets its holder connect to the broker as `name`, and serves for nothing else."""
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    return _finish(_builder(_name(name), authority.subject, public, days=days), usage, authority, key)
+
+
+def read_csr(pem: str, *, device: str) -> ec.EllipticCurvePublicKey:
+    """The key that a device wants certified; raises SecurityError unless the request is whole, its own, and strong."""
+    try:
+        request = x509.load_pem_x509_csr(pem.encode())
+        valid = request.is_signature_valid
+        names = [attribute.value for attribute in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        public = request.public_key()
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+        raise SecurityError("the certificate request cannot be read") from error
+    if not valid:
+        raise SecurityError("the certificate request is not signed with the key that it is for")
+    if names != [device]:
+        raise SecurityError("the certificate request is for another name than the device's")
+    if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != "secp256r1":
+        raise SecurityError("the certificate request is not for a P-256 key")
+    return public
+
+
+def revocation_list(authority: x509.Certificate, key: Key, serials: Iterable[int]) -> bytes:
+    """All revoked certificates as a PEM list; it does not go out of date, since that would lock out the whole fleet."""
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(now)
+        .next_update(now + datetime.timedelta(days=AUTHORITY_DAYS))
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()),
+            critical=False,
+        )
+    )
+    for serial in serials:
+        revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        builder = builder.add_revoked_certificate(revoked)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """The certificate as PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, *, days: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(VALID_FROM)
+        .not_valid_after(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days))
+    )
+
+
+def _finish(
+    builder: x509.CertificateBuilder, usage: x509.ExtendedKeyUsage, authority: x509.Certificate, key: Key
+) -> x509.Certificate:
+    identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    return (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(usage, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

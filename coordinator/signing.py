@@ -1,0 +1,67 @@
+"""Signs artifacts, so that devices can tell the operator's from anybody else's."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.coordinator.authority import Authority
+from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.native import LIBRARY_NAME, library_path
+from sparsyedge.edge.signature import CONTEXT, SIGNATURE_NAME, check_signature
+from sparsyedge.edge.storage import sha256_file, write_atomically
+
+__all__ = ["load_signature", "sign"]
+
+MAX_LIBRARY_BYTES = 256 << 20
+
+
+def sign(authority: Authority, directory: Path, libraries: Sequence[Path]) -> Artifacts:
+    """Sign artifacts for devices with these op libraries (wheels, or the libraries themselves).
+
+    Without any, the library of this installation is meant. The manifest is written anew with their hashes in it.
+    """
+    artifacts = Artifacts.load(directory)
+    hashes = {_library_hash(path) for path in libraries} or {sha256_file(library_path())}
+    manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(sorted(hashes)))
+    signed = Artifacts(directory, manifest)
+    # A crash in between leaves a signature that does not fit, which is refused, and never one that fits something else.
+    signed.save_manifest()
+    content = (directory / MANIFEST_NAME).read_bytes()
+    signature = authority.private_signing_key().sign(CONTEXT + content).hex()
+    write_atomically(directory / SIGNATURE_NAME, f"{signature}\n".encode())
+    return signed
+
+
+def load_signature(directory: Path, *, signing_key: str, folder: Path) -> str:
+    """The signature of artifacts that devices will be sent; raises ArtifactError where they would refuse it."""
+    try:
+        signature = (directory / SIGNATURE_NAME).read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        signature = ""
+    try:
+        check_signature((directory / MANIFEST_NAME).read_bytes(), signature, signing_key=signing_key)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"the devices of this fleet would refuse {directory}: its signature is missing or does not fit; run "
+            f"`sparsyedge coordinator sign {directory} --dir {folder}`"
+        ) from error
+    return signature
+
+
+def _library_hash(path: Path) -> str:
+    """The hash of the op library in a wheel, or of a library file."""
+    if not path.is_file():
+        raise ArtifactError(f"no wheel or op library {path}; check the path")
+    if not zipfile.is_zipfile(path):
+        return sha256_file(path)
+    with zipfile.ZipFile(path) as wheel:
+        inside = [entry for entry in wheel.infolist() if Path(entry.filename).name == LIBRARY_NAME]
+        if len(inside) != 1 or inside[0].file_size > MAX_LIBRARY_BYTES:
+            raise ArtifactError(f"{path} is not a wheel of sparsyedge: it does not hold one {LIBRARY_NAME}")
+        return hashlib.sha256(wheel.read(inside[0])).hexdigest()

@@ -1,0 +1,167 @@
+"""`sparsyedge edge enrol FILE`: turns the file that the operator made into this device's identity and config."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig
+from sparsyedge.edge.enrolment import (
+    DeviceFile,
+    Enrolled,
+    EnrolReply,
+    EnrolRequest,
+    NotEnrolled,
+    read_device_file,
+    write_device_file,
+)
+from sparsyedge.edge.errors import FrameError, SecurityError
+from sparsyedge.edge.identity import Identity, make_csr
+from sparsyedge.edge.link import Link, Received
+from sparsyedge.edge.messages import Topics, encode
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["enrol", "main"]
+
+log = logging.getLogger(__name__)
+
+CONFIG_NAME = "device.toml"
+DEFAULT_FOLDER = Path("~/.local/share/sparsyedge/identity")
+ASK_AGAIN_S = 3.0
+TICK_S = 0.5
+
+_REPLY_DECODER: msgspec.json.Decoder[EnrolReply] = msgspec.json.Decoder(EnrolReply)
+
+
+def main(argv: list[str]) -> int:
+    """Enrol this device, write its config where the file says what it trains on, and take the token out of the file."""
+    options = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    folder = options.identity.expanduser()
+    device = read_device_file(options.file)
+    if device.token is None and _is_enrolled(folder, device.device):
+        log.info("%s is enrolled already, in %s", device.device, folder)
+    else:
+        enrol(device, folder, timeout_s=options.timeout)
+        log.info("%s is enrolled, in %s", device.device, folder)
+    if device.token is not None:
+        write_device_file(options.file, msgspec.structs.replace(device, token=None))
+    if device.data is None:
+        log.info('write a config with id = "%s" and identity = "%s" for it', device.device, folder)
+    else:
+        config = folder / CONFIG_NAME
+        write_atomically(config, _toml(_config(device, folder, device.data)).encode())
+        log.info("start it with: sparsyedge edge --config %s", config)
+    return 0
+
+
+def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
+    """Make the device's key, have it certified, and keep both in `folder`.
+
+    Raises SecurityError where the coordinator refuses, LinkError where it cannot be reached.
+    """
+    if device.token is None:
+        raise SecurityError(
+            f"the file of {device.device} has no token any more; make another with "
+            f"`sparsyedge coordinator token {device.device}`"
+        )
+    identity = Identity(folder)
+    key = identity.begin(ca=device.ca, signing_key=device.signing_key, token=device.token)
+    # Its client id is all that tells one newcomer from another, so it must not be guessed.
+    nonce = secrets.token_hex(16)
+    request = EnrolRequest(device=device.device, token=device.token, csr=make_csr(key, device.device), reply=nonce)
+    link = Link(device.host, device.enrol_port, identity=nonce, tls=identity.trust)
+    topics = Topics(device.fleet)
+    link.subscribe(topics.enrol_reply(nonce))
+    until_s = time.monotonic() + timeout_s
+    link.open(timeout_s)
+    try:
+        reply = _ask(link, topics.enrol_request, encode(request), until_s=until_s)
+    finally:
+        link.close()
+    if isinstance(reply, NotEnrolled):
+        raise SecurityError(f"the coordinator at {device.host} did not enrol {device.device}: {reply.reason}")
+    identity.finish(reply.certificate, device=device.device)
+    return identity
+
+
+def _ask(link: Link, topic: str, request: bytes, *, until_s: float) -> Enrolled | NotEnrolled:
+    """Repeat the request until it is answered: any message may be lost."""
+    ask_s = 0.0
+    while (now_s := time.monotonic()) < until_s:
+        if now_s >= ask_s:
+            link.publish(topic, request, timeout_s=max(TICK_S, until_s - now_s))
+            ask_s = now_s + ASK_AGAIN_S
+        message = link.receive(TICK_S)
+        if isinstance(message, Received):
+            try:
+                return _REPLY_DECODER.decode(message.payload)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise FrameError(f"the answer to the enrolment cannot be read: {error}") from error
+    raise SecurityError(
+        f"nobody answered at {link.host}:{link.port}: the broker is there, but neither `sparsyedge coordinator run` "
+        f"nor `sparsyedge coordinator enrol` is; start one and try again"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge edge enrol", description="Make this machine a member of a secured fleet."
+    )
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="what `sparsyedge coordinator token` made for this device"
+    )
+    parser.add_argument(
+        "--identity",
+        type=Path,
+        default=DEFAULT_FOLDER,
+        metavar="DIR",
+        help=f"where to keep the identity ({DEFAULT_FOLDER})",
+    )
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="how long to try")
+    return parser
+
+
+def _is_enrolled(folder: Path, device: str) -> bool:
+    try:
+        return Identity.open(folder).is_of(device)
+    except SecurityError:
+        return False
+
+
+def _config(device: DeviceFile, folder: Path, data: DataConfig) -> DeviceConfig:
+    return DeviceConfig(
+        id=device.device,
+        fleet=device.fleet,
+        identity=str(folder.resolve()),
+        broker=BrokerConfig(host=device.host, port=device.port),
+        data=data,
+    )
+
+
+def _toml(config: DeviceConfig) -> str:
+    """A device's config as TOML, which json's numbers and strings are too."""
+    lines: list[str] = []
+    _add_table(lines, "", msgspec.to_builtins(config))
+    return "\n".join(lines) + "\n"
+
+
+def _add_table(lines: list[str], name: str, table: dict[str, Any]) -> None:
+    if name:
+        lines.append(f"[{name}]")
+    values = {key: value for key, value in table.items() if value is not None}
+    lines += [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in values.items()
+        if not isinstance(value, dict)
+    ]
+    for key, value in values.items():
+        if isinstance(value, dict):
+            _add_table(lines, f"{name}.{key}" if name else key, value)

@@ -1,0 +1,44 @@
+"""Whether artifacts are those that the operator signed: Ed25519 over the manifest, which has the hash of every file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from sparsyedge.edge.artifacts import Manifest
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.storage import sha256_file
+
+__all__ = ["CONTEXT", "SIGNATURE_NAME", "check_library", "check_signature"]
+
+SIGNATURE_NAME = "manifest.sig"
+CONTEXT = b"sparsyedge manifest 1\n"
+"""Goes before the manifest, so that nothing else that the key may ever sign passes for one."""
+
+
+def check_signature(manifest: bytes, signature: str, *, signing_key: str) -> None:
+    """Raise ArtifactError unless the manifest was signed with the pinned key; key and signature are hex."""
+    advice = "sign the artifacts with `sparsyedge coordinator sign`"
+    if not signature:
+        raise ArtifactError(f"the artifacts are not signed, and this device takes only signed ones; {advice}")
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signing_key))
+        key.verify(bytes.fromhex(signature), CONTEXT + manifest)
+    except (InvalidSignature, ValueError) as error:
+        raise ArtifactError(
+            f"the signature of the manifest is not that of key {signing_key[:12]}..., which this device trusts: "
+            f"it was altered or signed by somebody else; {advice}"
+        ) from error
+
+
+def check_library(manifest: Manifest, library: Path) -> None:
+    """Raise ArtifactError unless the signed manifest lists this op library."""
+    found = sha256_file(library)
+    if found not in manifest.op_libraries:
+        known = ", ".join(f"{sha256[:12]}..." for sha256 in manifest.op_libraries) or "none"
+        raise ArtifactError(
+            f"the op library {library} has SHA-256 {found[:12]}..., the signed manifest lists {known}; install the "
+            f"wheel that the operator signed, or sign again with `sparsyedge coordinator sign --op-library WHEEL`"
+        )

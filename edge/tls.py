@@ -1,0 +1,64 @@
+"""Who may be talked to in the clear, and how everybody else is: TLS with one pinned authority."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsyedge.edge.errors import SecurityError
+
+__all__ = ["Tls", "client_context", "is_loopback", "require_tls"]
+
+
+@dataclass(frozen=True)
+class Tls:
+    """What a connection is secured with: the one authority that is trusted, and who we are, if anybody yet."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, whatever the network says: names other than localhost are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+def require_tls(host: str, tls: Tls | None, *, what: str) -> None:
+    """Refuse to talk or listen in the clear anywhere but on this machine; raises SecurityError."""
+    if tls is None and not is_loopback(host):
+        raise SecurityError(
+            f"{what} is at {host}, which is not this machine, and no TLS is configured; use 127.0.0.1, or secure the "
+            f"fleet with `sparsyedge coordinator init` and enrol the device with `sparsyedge edge enrol`"
+        )
+
+
+def client_context(tls: Tls) -> ssl.SSLContext:
+    """A context that checks the other side's certificate and name against the pinned authority alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslsocket_class = _Socket
+    try:
+        context.load_verify_locations(cafile=tls.ca)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:  # ssl.SSLError is one
+        files = ", ".join(str(path) for path in (tls.ca, tls.certificate, tls.key) if path is not None)
+        raise SecurityError(f"cannot use the TLS files {files}: {error}; enrol again or copy them again") from error
+    return context
+
+
+class _Socket(ssl.SSLSocket):
+    """Closes itself where the handshake fails: the MQTT client forgets a socket that it could not use."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise

@@ -1,0 +1,302 @@
+"""What a real Mosquitto lets whom do, with the configuration that `sparsyedge coordinator init` made."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.secured import make_authority, make_member
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from sparsyedge.coordinator.authority import Authority
+from sparsyedge.coordinator.revocation import revoke
+from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.link import Link
+from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.tls import Tls, client_context
+
+pytestmark = pytest.mark.mosquitto
+
+LIMIT_S = 60.0
+DEVICES = ("pi-01", "pi-02", "pi-03")
+TOPICS = Topics("lab")
+SHA = "ab" * 32
+NOT_AUTHORIZED = 135
+
+
+class Probe:
+    """A bare MQTT 5 client: what it was sent, and what the broker said to each of its messages."""
+
+    def __init__(self, port: int, tls: Tls, *, client_id: str = "") -> None:
+        self.received: list[tuple[str, bytes]] = []
+        self.ended = threading.Event()
+        self._answers: dict[int, int] = {}
+        self._subscribed = threading.Event()
+        self._changed = threading.Condition()
+        self._client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=False,
+        )
+        self._client.tls_set_context(client_context(tls))
+        self._client.on_message = self._on_message
+        self._client.on_publish = self._on_publish
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_disconnect = lambda *_: self.ended.set()
+        connected = threading.Event()
+        self._client.on_connect = lambda *_: connected.set()
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        if not connected.wait(LIMIT_S):
+            self.close()
+            raise AssertionError("no answer to the connect")
+
+    def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
+        with self._changed:
+            self.received.append((message.topic, bytes(message.payload)))
+            self._changed.notify_all()
+
+    def _on_publish(self, client: Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
+        with self._changed:
+            self._answers[mid] = reason.value
+            self._changed.notify_all()
+
+    def subscribe(self, pattern: str) -> None:
+        self._subscribed.clear()
+        self._client.subscribe(pattern, qos=1)
+        assert self._subscribed.wait(LIMIT_S)
+
+    def publish(self, topic: str, payload: bytes = b"x", *, retain: bool = False) -> int:
+        """The broker's verdict on a message; it has passed it on by then."""
+        mid = self._client.publish(topic, payload, qos=1, retain=retain).mid
+        with self._changed:
+            assert self._changed.wait_for(lambda: mid in self._answers, LIMIT_S)
+            return self._answers[mid]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, LIMIT_S)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@contextmanager
+def probe(port: int, tls: Tls, *, client_id: str = "") -> Iterator[Probe]:
+    opened = Probe(port, tls, client_id=client_id)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def members(secured: Authority, tmp_path: Path) -> Iterator[dict[str, Probe]]:
+    """Three devices that ask for everything, connected with ids of other devices."""
+    opened: dict[str, Probe] = {}
+    try:
+        for index, device in enumerate(DEVICES):
+            identity = make_member(secured, device, tmp_path / device)
+            claimed = DEVICES[(index + 1) % len(DEVICES)]
+            opened[device] = Probe(secured.settings.port, identity.tls, client_id=claimed)
+            for pattern in ("#", "se/v1/lab/#", "se/v1/lab/dev/+/reply"):
+                opened[device].subscribe(pattern)
+        yield opened
+    finally:
+        for member in opened.values():
+            member.close()
+
+
+@pytest.fixture
+def coordinator(secured: Authority) -> Iterator[Probe]:
+    with probe(secured.settings.coordinator_port, secured.coordinator, client_id="lead") as opened:
+        opened.subscribe("se/v1/lab/#")
+        yield opened
+
+
+def own_topics(device: str) -> list[str]:
+    return [TOPICS.status(device), TOPICS.offer(device), TOPICS.report(device), TOPICS.upload(device, SHA, 0)]
+
+
+def all_topics() -> list[str]:
+    common = [
+        TOPICS.round,
+        TOPICS.chunk(SHA, 0),
+        TOPICS.enrol_request,
+        TOPICS.enrol_reply("ab" * 16),
+        "se/v1/lab/lease",
+    ]
+    of_devices = [topic for device in DEVICES for topic in (*own_topics(device), TOPICS.reply(device))]
+    return [*common, *of_devices, "se/v1/other/round", "$SYS/broker/clients"]
+
+
+def test_no_device_writes_anything_but_its_own_topics(members: dict[str, Probe], coordinator: Probe) -> None:
+    expected = []
+    for device, member in members.items():
+        for topic in all_topics():
+            verdict = member.publish(topic, device.encode())
+            assert (verdict == NOT_AUTHORIZED) == (topic not in own_topics(device)), (device, topic, verdict)
+        expected += [(topic, device.encode()) for topic in own_topics(device)]
+    coordinator.publish(TOPICS.round, b"end")
+    coordinator.until(lambda: (TOPICS.round, b"end") in coordinator.received)
+    assert sorted(coordinator.received) == sorted([*expected, (TOPICS.round, b"end")])
+
+
+def test_no_device_reads_anything_but_its_own_answers_and_what_is_for_all(
+    members: dict[str, Probe], coordinator: Probe
+) -> None:
+    for member in members.values():
+        for topic in own_topics(DEVICES[0]):
+            member.publish(topic, b"of a device")
+    for topic in all_topics()[:-2]:
+        assert coordinator.publish(topic, topic.encode()) != NOT_AUTHORIZED
+    coordinator.publish(TOPICS.round, b"end")
+    for device, member in members.items():
+        member.until(lambda member=member: (TOPICS.round, b"end") in member.received)  # type: ignore[misc]
+        readable = {TOPICS.round, TOPICS.chunk(SHA, 0), TOPICS.reply(device)}
+        assert {topic for topic, _ in member.received} == readable
+
+
+def test_a_newcomer_may_ask_and_read_its_own_answer_and_nothing_else(
+    secured: Authority, members: dict[str, Probe], coordinator: Probe
+) -> None:
+    first, second = "a" * 32, "b" * 32
+    trust, port = Tls(secured.folder / "ca.pem"), secured.settings.enrol_port
+    with probe(port, trust, client_id=first) as one, probe(port, trust, client_id=second) as other:
+        for newcomer in (one, other):
+            newcomer.subscribe("#")
+            newcomer.subscribe("se/v1/lab/enrol/reply/+")
+        for topic in all_topics():
+            verdict = one.publish(topic, b"from a newcomer")
+            assert (verdict == NOT_AUTHORIZED) == (topic != TOPICS.enrol_request), topic
+        for device, member in members.items():
+            member.publish(TOPICS.status(device), b"online")
+        for topic in (TOPICS.round, TOPICS.chunk(SHA, 0), TOPICS.reply("pi-01")):
+            coordinator.publish(topic, b"x")
+        coordinator.publish(TOPICS.enrol_reply(first), b"for one")
+        coordinator.publish(TOPICS.enrol_reply(second), b"for the other")
+        one.until(lambda: bool(one.received))
+        other.until(lambda: bool(other.received))
+        assert set(one.received) == {(TOPICS.enrol_reply(first), b"for one")}
+        assert set(other.received) == {(TOPICS.enrol_reply(second), b"for the other")}
+    assert [topic for topic, payload in coordinator.received if payload == b"from a newcomer"] == [TOPICS.enrol_request]
+
+
+def lets_in(port: int, tls: Tls) -> bool:
+    """Whether the broker welcomes an MQTT CONNECT over such a connection."""
+    connect = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a"
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as plain,
+            client_context(tls).wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            connection.sendall(connect)
+            return connection.recv(4) == b"\x20\x02\x00\x00"
+    except TimeoutError:
+        raise
+    except OSError:  # a certificate is refused in the handshake or, with TLS 1.3, right after it
+        return False
+
+
+def test_strangers_are_not_let_in(secured: Authority, tmp_path: Path) -> None:
+    settings, trust = secured.settings, Tls(secured.folder / "ca.pem")
+    other = make_authority(tmp_path / "other")
+    foreign = make_member(other, "pi-01", tmp_path / "foreign").tls
+    forged = Tls(trust.ca, foreign.certificate, foreign.key)
+    member = make_member(secured, "pi-01", tmp_path / "pi-01").tls
+    assert lets_in(settings.port, member)
+    assert lets_in(settings.coordinator_port, secured.coordinator)
+    assert lets_in(settings.enrol_port, trust)
+    for port in (settings.port, settings.coordinator_port):
+        assert not lets_in(port, trust)
+        assert not lets_in(port, forged)
+    # A member's certificate is good for one listener, the coordinator's for another.
+    assert not lets_in(settings.coordinator_port, member)
+    assert not lets_in(settings.port, secured.coordinator)
+
+
+def test_a_device_does_not_take_a_broker_for_its_own_that_another_authority_vouches_for(
+    secured: Authority, tmp_path: Path
+) -> None:
+    foreign = make_member(make_authority(tmp_path / "other"), "pi-01", tmp_path / "foreign").tls
+    for port, tls in ((secured.settings.port, foreign), (secured.settings.enrol_port, Tls(foreign.ca))):
+        with pytest.raises(LinkError, match="certificate verify failed"):
+            Link("127.0.0.1", port, identity="pi-01", tls=tls).open(timeout_s=1.0)
+
+
+@pytest.mark.parametrize("listener", ["port", "enrol_port", "coordinator_port"])
+def test_no_listener_speaks_in_the_clear(secured: Authority, listener: str) -> None:
+    with socket.create_connection(("127.0.0.1", getattr(secured.settings, listener)), timeout=LIMIT_S) as plain:
+        plain.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a")
+        try:
+            answer = plain.recv(4)
+        except ConnectionResetError:
+            answer = b""
+    assert not answer.startswith(b"\x20")
+
+
+def test_a_revoked_device_loses_its_connection_and_gets_no_other(
+    secured: Authority, coordinator: Probe, tmp_path: Path
+) -> None:
+    tls = make_member(secured, "pi-01", tmp_path / "pi-01").tls
+    other = make_member(secured, "pi-02", tmp_path / "pi-02").tls
+    with probe(secured.settings.port, tls) as live, probe(secured.settings.port, other) as bystander:
+        assert live.publish(TOPICS.offer("pi-01")) != NOT_AUTHORIZED
+        started_s = time.monotonic()
+        outcome = revoke(secured, "pi-01")
+        assert (outcome.certificates, outcome.reloaded, outcome.disconnected) == (1, True, True)
+        assert live.ended.wait(LIMIT_S - (time.monotonic() - started_s))
+        assert not lets_in(secured.settings.port, tls)
+        assert bystander.publish(TOPICS.offer("pi-02")) != NOT_AUTHORIZED
+        assert not bystander.ended.is_set()
+
+
+def test_a_ban_alone_stops_a_connection_that_is_still_open(
+    secured: Authority, coordinator: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparsyedge.coordinator.revocation._take_place", lambda *_: False)
+    tls = make_member(secured, "pi-01", tmp_path / "pi-01").tls
+    with probe(secured.settings.port, tls) as live:
+        live.subscribe("se/v1/lab/#")
+        coordinator.publish(TOPICS.round, b"before")
+        live.until(lambda: (TOPICS.round, b"before") in live.received)
+        assert revoke(secured, "pi-01").reloaded
+        until_s = time.monotonic() + LIMIT_S
+        while live.publish(TOPICS.offer("pi-01"), b"late") != NOT_AUTHORIZED:
+            assert time.monotonic() < until_s
+        coordinator.publish(TOPICS.round, b"after")
+        coordinator.until(lambda: (TOPICS.round, b"after") in coordinator.received)
+        # The verdict on its own message comes after whatever the broker had for it before.
+        assert live.publish(TOPICS.offer("pi-01"), b"later") == NOT_AUTHORIZED
+        assert (TOPICS.round, b"after") not in live.received
+        assert (TOPICS.offer("pi-01"), b"later") not in coordinator.received
+
+
+def test_a_packet_beyond_the_cap_ends_the_connection_and_reaches_nobody(
+    secured: Authority, coordinator: Probe, tmp_path: Path
+) -> None:
+    tls = make_member(secured, "pi-01", tmp_path / "pi-01").tls
+    with probe(secured.settings.port, tls) as live:
+        assert live.publish(TOPICS.upload("pi-01", SHA, 0), bytes(1 << 20)) != NOT_AUTHORIZED
+        live._client.publish(TOPICS.upload("pi-01", SHA, 1), bytes(2 << 20), qos=1)
+        assert live.ended.wait(LIMIT_S)
+    coordinator.publish(TOPICS.round, b"end")
+    coordinator.until(lambda: (TOPICS.round, b"end") in coordinator.received)
+    assert [topic for topic, _ in coordinator.received] == [TOPICS.upload("pi-01", SHA, 0), TOPICS.round]
+
+
+def test_a_half_open_connection_does_not_keep_the_broker_from_others(secured: Authority, tmp_path: Path) -> None:
+    tls = make_member(secured, "pi-01", tmp_path / "pi-01").tls
+    with socket.create_connection(("127.0.0.1", secured.settings.port), timeout=LIMIT_S) as silent:
+        silent.sendall(b"\x16\x03\x01")
+        with probe(secured.settings.port, tls) as live:
+            assert live.publish(TOPICS.offer("pi-01")) != NOT_AUTHORIZED
