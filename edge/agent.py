@@ -232,8 +232,7 @@ class Agent:
         if self._signing_key is not None:
             check_library(manifest, library_path())
         for role, file in manifest.files.items():
-            # The coordinator alone fills in the inference graph.
-            if role != "inference" and not self._cache.has_file(sha256, file.name, sha256=file.sha256):
+            if role in self._workbench.roles and not self._cache.has_file(sha256, file.name, sha256=file.sha256):
                 # Files are cut into chunks as the manifest itself is.
                 blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
                 self._cache.keep_file(sha256, file.name, self._fetch(blob, task))

@@ -16,9 +16,13 @@ from sparsyedge.edge.storage import sha256_file, write_atomically
 __all__ = [
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
+    "PLAIN_ROLES",
+    "STOCK_ROLES",
+    "TRAINING_ROLES",
     "Artifacts",
     "BatchNorm",
     "File",
+    "FileRole",
     "Manifest",
     "Method",
     "Parameter",
@@ -31,8 +35,12 @@ MANIFEST_NAME = "manifest.json"
 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
 DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
-SPARSE_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
-"""Only where the method has a sparse graph."""
+PLAIN_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
+"""The step by our own ops, where they can compute it: always where the method has a sparse graph."""
+STOCK_ROLES: tuple[FileRole, ...] = ("checkpoint", *PLAIN_ROLES)
+"""All that a device without a training API needs."""
+TRAINING_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", *PLAIN_ROLES)
+"""What one with it needs; the inference graph is filled in by the coordinator alone."""
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
@@ -165,7 +173,7 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
-    required = DENSE_ROLES + (SPARSE_ROLES if manifest.method.sparse_graph else ())
+    required = DENSE_ROLES + (PLAIN_ROLES if manifest.method.sparse_graph else ())
     missing = [role for role in required if role not in manifest.files]
     if missing:
         raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
+from typing import get_args
 
 from sparsyedge.edge import enrol
 from sparsyedge.edge.agent import Agent
@@ -24,6 +25,7 @@ from sparsyedge.edge.identity import Identity
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.outbox import Outbox
+from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.storage import remove_leftovers
 from sparsyedge.edge.workbench import Workbench
 
@@ -39,11 +41,12 @@ def main(argv: list[str]) -> int:
     options = _parse(argv)
     config = load_config(options.config, DeviceConfig)
     _set_up_logging(config.id, options.log_level)
+    workbench = Workbench(threads=config.threads, runtime=options.runtime)
     samples = load_samples(config.data)
     log.info("%d samples of %s", len(samples), config.data.dataset)
     meter = open_meter(config.meter)
     try:
-        _run(config, samples, meter=meter, until_finished=options.until_finished)
+        _run(config, samples, workbench, meter=meter, until_finished=options.until_finished)
     finally:
         meter.stop()
     return 0
@@ -75,6 +78,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "--until-finished", action="store_true", help="leave when the run is finished, instead of waiting for the next"
     )
     parser.add_argument(
+        "--runtime",
+        choices=get_args(Runtime),
+        help="train by onnxruntime-training's API, or as any onnxruntime can (default: what is installed)",
+    )
+    parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="how much to log"
     )
     return parser.parse_args(argv)
@@ -84,7 +92,9 @@ def _set_up_logging(device: str, level: str) -> None:
     logging.basicConfig(format=f"%(asctime)s {device} %(levelname)s %(message)s", level=level.upper(), force=True)
 
 
-def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_finished: bool) -> None:
+def _run(
+    config: DeviceConfig, samples: Samples, workbench: Workbench, *, meter: EnergyMeter, until_finished: bool
+) -> None:
     member = Member(
         device=config.id,
         topics=Topics(config.fleet),
@@ -114,7 +124,7 @@ def _run(config: DeviceConfig, samples: Samples, *, meter: EnergyMeter, until_fi
         cache=Cache(work_dir),
         outbox=Outbox(work_dir / "outbox"),
         job_path=work_dir / "job.checkpoint",
-        workbench=Workbench(threads=config.threads),
+        workbench=workbench,
         until_finished=until_finished,
         signing_key=identity.signing_key if identity else None,
     )

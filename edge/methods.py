@@ -84,9 +84,13 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def sparse_graph(self) -> bool:
         """Whether a step can be computed from the non-zero weights alone, by the ops that we have."""
+        return self.zero_grad_at_zero and self.plain_graph
+
+    @property
+    def plain_graph(self) -> bool:
+        """Whether our ops alone can compute a step, which any onnxruntime then runs; from all weights if need be."""
         return (
-            self.zero_grad_at_zero
-            and self.reparametrisation != "spectral"
+            self.reparametrisation != "spectral"
             and self.prune_weights == "none"
             and self.activation_density == "weights"
             and self.activation_floor == 0

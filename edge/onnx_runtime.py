@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.native import library_path
+from sparsyedge.edge.session import Runtime
 
-__all__ = ["RUNTIME", "open_graph", "session_options", "training_api"]
+__all__ = ["RUNTIME", "open_graph", "pick_runtime", "session_options", "training_api"]
 
 
 @contextmanager
@@ -51,6 +52,16 @@ with _torch_hidden():
     training_api = _import_training_api()
 
 RUNTIME = f"onnxruntime {onnxruntime.__version__}"
+
+
+def pick_runtime(forced: Runtime | None = None) -> Runtime:
+    """What to train with: what is installed, or what is forced; raises ConfigError where that is not there."""
+    if forced == "training" and training_api is None:
+        raise ConfigError(
+            f"--runtime training needs onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11), here is {RUNTIME}; "
+            f"leave the option out"
+        )
+    return forced or ("stock" if training_api is None else "training")
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:

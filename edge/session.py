@@ -1,4 +1,4 @@
-"""What a training session is, and which of the two kinds a round is trained with."""
+"""What a training session is, and which of the two kinds a round is trained with in which runtime."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
 
-__all__ = ["Kind", "Session", "choose_kind", "remaining_work"]
+__all__ = ["Kind", "Runtime", "Session", "choose_kind", "remaining_work"]
 
 Kind = Literal["dense", "sparse"]
+Runtime = Literal["training", "stock"]
+"""onnxruntime-training with its API, or any onnxruntime at all."""
 
 SPARSE_WORK_LIMIT = 0.9
 """The share of a dense model's multiplications up to which the sparse graph is the faster one."""
@@ -35,11 +37,14 @@ class Session(Protocol):
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
 
 
-def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray]) -> Kind:
+def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:
     """The rule: sparse where the method has a sparse graph and enough of the model's work is gone, dense otherwise.
 
-    Round 1 starts from dense weights, so it is trained dense.
+    Round 1 starts from dense weights, so it is trained dense. Without a training API there is nothing to choose: the
+    sparse graph then serves dense models as well.
     """
+    if runtime == "stock":
+        return "sparse"
     if not manifest.method.sparse_graph:
         return "dense"
     return "sparse" if remaining_work(manifest, state) <= SPARSE_WORK_LIMIT else "dense"

@@ -1,8 +1,11 @@
 """Training over the non-zero weights alone: a plain session of any onnxruntime, stock or not.
 
-Between two calls of `load` the mask does not change: with this method a weight that is zero has no gradient. So each
+Between two calls of `load` the mask does not change: with most methods a weight that is zero has no gradient. So each
 layer's weights are a vector of its non-zeros, and what the kernels compute with (the plan) is built once per load.
 Time and memory of a step go with the non-zeros, not with the size of the model.
+
+Where zeros may grow back, the vector holds all weights of the layer, and the same graph trains the model densely: that
+is how a device without onnxruntime-training trains such a method.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.artifacts import PLAIN_ROLES, Artifacts
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.onnx_runtime import open_graph
 from sparsyedge.edge.session import Kind
@@ -23,16 +26,16 @@ __all__ = ["SparseSession"]
 
 
 class SparseSession:
-    """The exported model with its non-zero weights, ready to take SGD steps once a state is loaded."""
+    """The exported model with the weights that may change, ready to take SGD steps once a state is loaded."""
 
     kind: Kind = "sparse"
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
         manifest = artifacts.manifest
-        if not manifest.method.sparse_graph:
+        if not all(role in manifest.files for role in PLAIN_ROLES):
             raise ArtifactError(
-                f"method {manifest.method.name} cannot be trained from the non-zero weights alone, as the sparse graph "
-                f"does; train it with the dense graph"
+                f"method {manifest.method.name} needs more than our own ops; train it on devices with "
+                f"onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11)"
             )
         self._manifest = manifest
         self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
@@ -40,25 +43,36 @@ class SparseSession:
         self._outputs = [output.name for output in self._step.get_outputs()]
         self._fixed: dict[str, NDArray[Any]] = {}
         self._changing: dict[str, NDArray[Any]] = {}
-        self._positions: dict[str, NDArray[np.int64]] = {}
+        self._positions: dict[str, NDArray[np.int32]] = {}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Take over a state; its zeros are the mask from now on."""
-        prunable = set(self._manifest.prunable)
-        indices = {f"{name}.index": _nonzero(state[name]) for name in prunable}
-        names = [output.name for output in self._plan.get_outputs()]
+        """Take over a state; where the method keeps zeros at zero, its zeros are the mask from now on."""
+        self._fixed, self._changing, self._positions = {}, {}, {}
+        for name, value in state.items():
+            if name not in self._manifest.prunable:
+                self._changing[name] = np.ascontiguousarray(value, dtype=np.float32)
+        for name in self._manifest.prunable:
+            index = self._trained(state[name])
+            plan, order = self._make_plan(name, index)
+            self._positions[name] = index[order]
+            self._fixed[f"{name}.plan"] = plan
+            self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
+
+    def _trained(self, weights: FloatArray) -> NDArray[np.int32]:
+        """The flat positions of the weights that may change."""
+        if self._manifest.method.zero_grad_at_zero:
+            return np.flatnonzero(weights).astype(np.int32)
+        return np.arange(weights.size, dtype=np.int32)
+
+    def _make_plan(self, name: str, index: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """A layer's plan and the order of its values; one layer at a time, since all at once take much memory."""
+        none = np.empty(0, dtype=np.int32)
+        indices = {f"{each}.index": index if each == name else none for each in self._manifest.prunable}
         try:
-            plans = dict(zip(names, self._plan.run(names, indices), strict=True))
+            plan, order = self._plan.run([f"{name}.plan", f"{name}.order"], indices)
         except Exception as error:  # onnxruntime's exceptions have no common class
-            raise ArtifactError(f"the sparse graph cannot take this model over: {error}") from error
-        self._changing = {
-            name: np.ascontiguousarray(value, dtype=np.float32) for name, value in state.items() if name not in prunable
-        }
-        for name in prunable:
-            positions = indices[f"{name}.index"][plans[f"{name}.order"]].astype(np.int64)
-            self._positions[name] = positions
-            self._fixed[f"{name}.plan"] = plans[f"{name}.plan"]
-            self._changing[f"{name}.values"] = state[name].reshape(-1)[positions]
+            raise ArtifactError(f"the sparse graph cannot take layer {name} over: {error}") from error
+        return plan, order
 
     def state(self) -> State:
         """A copy of every parameter and running statistic, zeros included."""
@@ -87,7 +101,3 @@ class SparseSession:
         """All inputs of the step's graph, by name; nothing is copied."""
         rate = np.array([learning_rate], dtype=np.float32)
         return {"x": x, "labels": y, "learning_rate": rate, **self._fixed, **self._changing}
-
-
-def _nonzero(weights: FloatArray) -> NDArray[np.int32]:
-    return np.flatnonzero(weights).astype(np.int32)

@@ -106,7 +106,7 @@ def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Pa
     onnx.checker.check_model(inference)
     onnx.save(inference, staging / FILE_NAMES["inference"])
 
-    if method.sparse_graph:
+    if method.plain_graph:
         network = read_network(forward, INPUT_NAME)
         onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
         onnx.save(build_sparse_step(network, method), staging / FILE_NAMES["sparse_step"])

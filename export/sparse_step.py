@@ -1,4 +1,4 @@
-"""The sparse training step as one plain graph of our own ops: forward, loss, backward and update.
+"""The training step as one plain graph of our own ops: forward, loss, backward and update.
 
 The forward graph is read into a short list of layers, which is then written out twice: forwards, and backwards with the
 gradients. Activations stay in the lanes layout of docs/native-ops.md from the input image to the loss. What a step
@@ -44,7 +44,7 @@ def build_plan_graph(network: Network) -> onnx.ModelProto:
 
 
 def build_sparse_step(network: Network, method: Method) -> onnx.ModelProto:
-    """The graph of one SGD step over the non-zero weights alone."""
+    """The graph of one SGD step over the weights that the plan names: the non-zero ones, or all."""
     step = _Step(method)
     step.forward(network)
     step.backward(network)
@@ -88,12 +88,11 @@ class _Step:
         name = conv.weight
         self._emit("PowerProp", [f"{name}.values", BETA, WEIGHT_DECAY], [f"{name}.theta"])
         self._emit("SparseConv", [conv.x, f"{name}.theta", f"{name}.plan"], [conv.y])
-        self._emit(
-            "SaveActivation",
-            [conv.x, f"{name}.plan", BATCH],
-            [f"{name}.saved"],
-            prune=int(self.method.prune_activations),
-        )
+        prune = self.method.prune_activations
+        # Where zeros are among the values, the plan does not know how many there are.
+        counted = [f"{name}.values"] if prune and not self.method.zero_grad_at_zero else []
+        inputs = [conv.x, f"{name}.plan", BATCH, *counted]
+        self._emit("SaveActivation", inputs, [f"{name}.saved"], prune=int(prune))
 
     def _forward_norm(self, norm: Norm, network: Network) -> None:
         outputs = [norm.y, f"{norm.y}.mean", f"{norm.y}.inv_std", f"{norm.mean}.new", f"{norm.variance}.new"]

@@ -56,7 +56,7 @@ class Parity:
     batches: int = 0
     """How many were drawn to find the steps in which all discrete choices coincide."""
     sparse: float | None = None
-    """Values after a step of the sparse graph; None where the method has none."""
+    """Values after a step of the plain graph; None where our own ops cannot compute one."""
 
 
 def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
@@ -71,7 +71,7 @@ def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
             )
         # Round 1 trains dense weights, every later round pruned ones: both must be right.
         parity = comparison.step(parity, pruned=parity.steps > 0)
-    if not artifacts.manifest.method.sparse_graph:
+    if not artifacts.manifest.method.plain_graph:
         return parity
     return replace(parity, sparse=_verify_sparse(comparison, SparseSession(artifacts)))
 

@@ -132,9 +132,11 @@ def test_a_weight_that_is_not_a_number_reaches_the_loss(tiny: Artifacts, pruned:
     assert np.isnan(loss)
 
 
-def test_a_method_whose_zeros_grow_back_is_refused(export_tiny: Callable[..., Artifacts]) -> None:
-    with pytest.raises(ArtifactError, match="grow back"):
-        SparseSession(export_tiny(beta=1.0))
+def test_zeros_grow_back_where_the_method_lets_them(export_tiny: Callable[..., Artifacts], pruned: State) -> None:
+    session = SparseSession(export_tiny(beta=1.0))
+    _, after = stepped(session, pruned, 8)
+    name = "layer1.0.conv1.weight"
+    assert np.count_nonzero(after[name]) > np.count_nonzero(pruned[name])
 
 
 def test_a_damaged_graph_is_refused_in_a_sentence(tiny: Artifacts, tmp_path: Path) -> None:
@@ -147,8 +149,8 @@ def test_a_damaged_graph_is_refused_in_a_sentence(tiny: Artifacts, tmp_path: Pat
 
 def test_round_one_is_trained_dense_and_later_rounds_sparse(tiny: Artifacts, pruned: State) -> None:
     dense = DenseSession(tiny).state()
-    assert choose_kind(tiny.manifest, dense) == "dense"
-    assert choose_kind(tiny.manifest, pruned) == "sparse"
+    assert choose_kind(tiny.manifest, dense, "training") == "dense"
+    assert choose_kind(tiny.manifest, pruned, "training") == "sparse"
     assert remaining_work(tiny.manifest, dense) == 1
     assert 0 < remaining_work(tiny.manifest, pruned) < 0.5
 
@@ -156,4 +158,4 @@ def test_round_one_is_trained_dense_and_later_rounds_sparse(tiny: Artifacts, pru
 def test_a_method_whose_zeros_grow_back_is_always_trained_dense(
     export_tiny: Callable[..., Artifacts], pruned: State
 ) -> None:
-    assert choose_kind(export_tiny(beta=1.0).manifest, pruned) == "dense"
+    assert choose_kind(export_tiny(beta=1.0).manifest, pruned, "training") == "dense"

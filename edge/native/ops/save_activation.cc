@@ -197,7 +197,10 @@ uint32_t FindThreshold(Census& census, const float* x, const Lanes& lanes, size_
 class SaveActivation {
  public:
   static constexpr const char* kName = "SaveActivation";
-  static constexpr Port kInputs[] = {{"x"}, {"plan", kElementType<int32_t>}, {"batch", kElementType<int64_t>}};
+  static constexpr Port kInputs[] = {{"x"},
+                                     {"plan", kElementType<int32_t>},
+                                     {"batch", kElementType<int64_t>},
+                                     {"values", kElementType<float>, /*optional=*/true}};
   static constexpr Port kOutputs[] = {{"saved", kElementType<uint8_t>},
                                       {"tau", kElementType<float>, /*optional=*/true}};
 
@@ -212,9 +215,11 @@ class SaveActivation {
 
     Census census(context, x.data, lanes);
     uint32_t threshold = 0;
-    if (prune_ && plan.nnz < plan.weights) {
+    const size_t weights = static_cast<size_t>(plan.weights);
+    const size_t nonzero = prune_ ? CountNonZero(context, plan) : weights;
+    if (nonzero < weights) {
       const size_t elements = batch * lanes.channels * lanes.Positions();
-      const size_t k = KeepCount(static_cast<size_t>(plan.nnz), static_cast<size_t>(plan.weights), elements);
+      const size_t k = KeepCount(nonzero, weights, elements);
       threshold = FindThreshold(census, x.data, lanes, batch, k);
     } else {
       census.Take({1, 0});  // nothing in the bracket, every non-zero above it
@@ -225,6 +230,17 @@ class SaveActivation {
   }
 
  private:
+  // The layer's non-zero weights. Those of the plan, unless there may be zeros among the values.
+  static size_t CountNonZero(const Context& context, const PlanHeader& plan) {
+    if (!context.HasInput(3)) return static_cast<size_t>(plan.nnz);
+    const auto values = context.Input<float>(3);
+    if (values.shape != Shape{plan.nnz}) {
+      throw OpError("values has shape " + ToString(values.shape) + ", the plan is for [" + std::to_string(plan.nnz) +
+                    "]");
+    }
+    return values.size - static_cast<size_t>(std::count(values.data, values.data + values.size, 0.0f));
+  }
+
   static void RequirePlanned(const Tensor<const float>& x, const Lanes& lanes, const PlanHeader& plan) {
     const Shape planned{x.shape[0], plan.ic, plan.in_h + 2 * plan.pad_in, plan.in_w + 2 * plan.pad_in,
                         static_cast<int64_t>(kLanes)};

@@ -1,0 +1,37 @@
+"""Evaluation: the model by its running statistics, as a plain graph that any onnxruntime runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.errors import TrainingError
+from sparsyedge.edge.onnx_runtime import open_graph
+from sparsyedge.edge.tensors import FloatArray
+
+__all__ = ["EvalSession"]
+
+
+class EvalSession:
+    """The exported model, ready to be evaluated once a state is loaded."""
+
+    def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
+        self._graph = open_graph(artifacts.path("eval"), threads=threads)
+        # A graph need not use all of a state.
+        self._wanted = {each.name for each in self._graph.get_inputs()} & set(artifacts.manifest.shapes)
+        self._state: dict[str, FloatArray] = {}
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Evaluate this state from now on; it is not copied."""
+        self._state = {name: np.ascontiguousarray(state[name], dtype=np.float32) for name in self._wanted}
+
+    def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
+        """The mean loss over the batch and the logits; nothing changes."""
+        try:
+            loss, logits = self._graph.run(["loss", "logits"], {"x": x, "labels": y, **self._state})
+        except Exception as error:  # onnxruntime's exceptions have no common class
+            raise TrainingError(f"evaluation of a batch of shape {x.shape} failed: {error}") from error
+        return float(loss), logits
