@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
-from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.eval_session import EvalSession
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
 __all__ = ["Evaluator", "check_fit", "global_sparsity"]
@@ -23,7 +23,7 @@ EVALUATION_BATCH = 250
 class Evaluator:
     """Evaluates states on one set of samples."""
 
-    def __init__(self, session: DenseSession, samples: Samples, label_mixes: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, session: EvalSession, samples: Samples, label_mixes: NDArray[np.float64] | None = None) -> None:
         """`label_mixes`, which simulations know, has a row per device: the share of each class among its samples."""
         self._session = session
         self._samples = samples

@@ -27,9 +27,10 @@ from sparsyedge.coordinator.resume import resume_store
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
+from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.data import load
-from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError
+from sparsyedge.edge.eval_session import EvalSession
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.methods import method_of
@@ -60,13 +61,11 @@ def prepare(
     manifest_signature(config)
     dataset = load(config.dataset, config.data_path)
     check_fit(dataset, artifacts.manifest)
-    session = DenseSession(artifacts, threads=config.threads)
-    initial = session.state()
     return Coordinator(
         config,
         artifacts,
-        initial=initial,
-        evaluate=Evaluator(session, dataset.test, label_mixes),
+        initial=read_initial_state(artifacts),
+        evaluate=Evaluator(EvalSession(artifacts, threads=config.threads), dataset.test, label_mixes),
         observer=observer,
         connect=connect,
         clock=clock,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sparsyedge.coordinator.evaluate import Evaluator, check_fit, global_sparsity
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
-from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.eval_session import EvalSession
 from sparsyedge.edge.tensors import FloatArray, State
 
 
@@ -35,7 +35,7 @@ def test_accuracy_and_loss_are_means_over_samples_not_over_batches() -> None:
     y = np.array([0] * 450 + [1] * 150, dtype=np.int64)
     samples = Samples(np.zeros((600, 1, 1, 1), dtype=np.float32), y)
     session = FakeSession()
-    evaluation = Evaluator(cast("DenseSession", session), samples)({})
+    evaluation = Evaluator(cast("EvalSession", session), samples)({})
     assert session.batches == [250, 250, 100]
     assert evaluation.accuracy == 0.75
     assert evaluation.loss == pytest.approx((250 * 250 * 2 + 100 * 100) / 600)

@@ -14,7 +14,8 @@ from sparsyedge.edge import onnx_runtime
 from sparsyedge.edge.artifacts import STOCK_ROLES, TRAINING_ROLES, Artifacts
 from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.dense_session import DenseSession
-from sparsyedge.edge.errors import ArtifactError, ConfigError
+from sparsyedge.edge.errors import ArtifactError, ConfigError, TrainingError
+from sparsyedge.edge.eval_session import EvalSession
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.session import Session, choose_kind
@@ -48,7 +49,7 @@ def differences(ours: Session, theirs: Session, state: State, rng: np.random.Gen
 
 
 def _relative_l2(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
-    return float(np.linalg.norm(found - wanted) / max(np.linalg.norm(wanted), 1e-12))
+    return float(np.linalg.norm(found - wanted)) / max(float(np.linalg.norm(wanted)), 1e-12)
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.9], ids=["dense", "sparse"])
@@ -90,6 +91,21 @@ def test_graphs_of_a_stock_device_have_no_training_only_node(name: str, export_m
 
 def test_checkpoint_is_read_without_the_training_api_bit_for_bit(tiny: Artifacts) -> None:
     assert model_id(read_initial_state(tiny)) == model_id(DenseSession(tiny).state()) == tiny.manifest.initial_model
+
+
+def test_evaluation_by_the_plain_graph_is_that_of_the_training_api(tiny: Artifacts) -> None:
+    api, plain = DenseSession(tiny), EvalSession(tiny)
+    state = {name: value + np.float32(0.1) for name, value in api.state().items()}
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((9, 3, 16, 16), dtype=np.float32), rng.integers(0, 5, 9)
+    answers = []
+    for session in (api, plain):
+        session.load(state)
+        answers.append(session.evaluate(x, y))
+    assert answers[0][0] == pytest.approx(answers[1][0], rel=1e-6)
+    np.testing.assert_allclose(answers[0][1], answers[1][1], rtol=1e-5, atol=1e-6)
+    with pytest.raises(TrainingError, match=r"evaluation of a batch of shape \(9, 1, 16, 16\) failed"):
+        plain.evaluate(x[:, :1], y)
 
 
 @pytest.mark.parametrize(
