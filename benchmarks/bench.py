@@ -12,6 +12,7 @@ from sparsyedge.edge.errors import ConfigError
 __all__ = ["BENCHMARKS", "main"]
 
 BENCHMARKS = {
+    "codecs": ("sparsyedge.benchmarks.codecs:main", "accuracy that each codec of the wire costs, on federated runs"),
     "step": ("sparsyedge.benchmarks.step.command:main", "time and memory of one training step, against peers"),
     "wire": ("sparsyedge.benchmarks.wire:main", "bytes, ratio, speed and error of the frame's codecs, against peers"),
 }
