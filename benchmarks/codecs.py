@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
     settings = _settings(arguments)
     console = Console(stderr=arguments.json)
     results: list[Result] = []
-    for seed in range(arguments.seeds):
+    for seed in range(1, arguments.seeds + 1):
         for codec in CODECS:
             result = _result(settings, codec, seed, arguments)
             results.append(result)
