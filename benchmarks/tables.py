@@ -64,7 +64,9 @@ def as_json(summary: RunSummary) -> str:
 def _round_table(rounds: tuple[RoundRecord, ...]) -> Table:
     title = "rounds (MB of all devices; bytes and non-zeros as times less than dense)"
     sides = ("down MB", "bytes", "nz", "up MB", "bytes", "nz")
-    table = _table(title, "round", "accuracy", "sparsity", *sides, "updates", "seconds")
+    table = _table(title, "round", "acc", "sparse", *sides, "updates", "seconds")
+    # Eleven columns: the box's own space between them has to do.
+    table.padding = (0, 0, 0, 0)
     for record in rounds:
         dense = record.dense_bytes * record.updates
         table.add_row(
