@@ -28,6 +28,7 @@ from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.methods import MethodConfig
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.wire import DEFAULT_CODEC, LOSSLESS, Codec
 from sparsyedge.export.cli import DATASETS
@@ -35,6 +36,7 @@ from sparsyedge.export.cli import DATASETS
 __all__ = ["Result", "Settings", "default_codec", "main", "verdict"]
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
+METHOD = "sparsyfed"
 ALLOWED_POINTS = 0.5
 WITHIN = f"within {ALLOWED_POINTS} points"
 EQUAL = "not distinguishable"
@@ -129,12 +131,13 @@ def _run_config(settings: Settings, codec: Codec, seed: int, arguments: argparse
         codec=codec,
         learning_rate=LearningRateConfig(start=settings.learning_rate, end=settings.last_learning_rate),
         eval_every=settings.rounds,
+        method=MethodConfig(name=METHOD, sparsity=settings.sparsity),
         seed=seed,
         simulation=SimulationConfig(
             devices=settings.devices,
             alpha=settings.alpha,
             meter="none",
-            export=ExportConfig(width=settings.width, sparsity=settings.sparsity, seed=seed),
+            export=ExportConfig(width=settings.width, seed=seed),
         ),
     )
 

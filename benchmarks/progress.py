@@ -9,8 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from sparsyedge.benchmarks.tables import ratio
 from sparsyedge.coordinator.records import RoundRecord
+from sparsyedge.coordinator.tables import ratio
 
 __all__ = ["LiveProgress"]
 

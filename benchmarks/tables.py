@@ -7,28 +7,22 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunSummary
+from sparsyedge.coordinator.records import DeviceRecord, RunSummary
+from sparsyedge.coordinator.tables import compact_table, round_table
 from sparsyedge.edge.energy import Phase, PhaseCost
 
-__all__ = ["as_json", "print_rounds", "print_summary", "ratio"]
+__all__ = ["as_json", "print_rounds", "print_summary"]
 
 PHASES: tuple[str, ...] = get_args(Phase)
-FLOAT32_BYTES = 4
-
-
-def ratio(dense_bytes: int, sent_bytes: int) -> str:
-    """How many times less than dense float32 was moved, as text."""
-    return "-" if sent_bytes == 0 else f"{dense_bytes / sent_bytes:.1f}x"
 
 
 def print_summary(console: Console, summary: RunSummary) -> None:
     """Both tables, and where the results are."""
     console.print()
-    console.print(_round_table(summary.rounds))
+    console.print(round_table(summary.rounds))
     console.print(_device_table(summary.devices))
     console.print(_meter_line(summary.devices), highlight=False, soft_wrap=True)
     _print_places(console, summary)
@@ -37,7 +31,7 @@ def print_summary(console: Console, summary: RunSummary) -> None:
 def print_rounds(console: Console, summary: RunSummary) -> None:
     """The rounds alone, for runs of many devices, and where the results are."""
     console.print()
-    console.print(_round_table(summary.rounds))
+    console.print(round_table(summary.rounds))
     _print_places(console, summary)
 
 
@@ -61,32 +55,8 @@ def as_json(summary: RunSummary) -> str:
     return json.dumps(document)
 
 
-def _round_table(rounds: tuple[RoundRecord, ...]) -> Table:
-    title = "rounds (MB of all devices; bytes and non-zeros as times less than dense)"
-    sides = ("down MB", "bytes", "nz", "up MB", "bytes", "nz")
-    table = _table(title, "round", "acc", "sparse", *sides, "updates", "seconds")
-    # Eleven columns: the box's own space between them has to do.
-    table.padding = (0, 0, 0, 0)
-    for record in rounds:
-        dense = record.dense_bytes * record.updates
-        table.add_row(
-            str(record.round),
-            "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}",
-            f"{record.global_sparsity:.4f}",
-            f"{record.bytes_down / 1e6:.2f}",
-            ratio(dense, record.bytes_down),
-            ratio(dense, FLOAT32_BYTES * record.nonzeros_down),
-            f"{record.bytes_up / 1e6:.2f}",
-            ratio(dense, record.bytes_up),
-            ratio(dense, FLOAT32_BYTES * record.nonzeros_up),
-            f"{record.updates}" + (f" (+{record.refused})" if record.refused else ""),
-            f"{record.seconds:.1f}",
-        )
-    return table
-
-
 def _device_table(devices: tuple[DeviceRecord, ...]) -> Table:
-    table = _table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
+    table = compact_table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
     for device in devices:
         costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in PHASES]
         table.add_row(
@@ -103,14 +73,6 @@ def _meter_line(devices: tuple[DeviceRecord, ...]) -> str:
     """Joules never stand alone: how they were come by, for every device."""
     meters = sorted({device.meter for device in devices})
     return f"joules    {', '.join(meters)}"
-
-
-def _table(title: str, *headings: str) -> Table:
-    """A table that fits a terminal of 80 columns."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "device" else "right", no_wrap=True)
-    return table
 
 
 def _joules(cost: PhaseCost) -> str:

@@ -22,10 +22,11 @@ from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.metrics_csv import as_csv
 from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
 from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.tables import round_table
 from sparsyedge.edge.energy import Phase, joules_text
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["LineObserver", "device_table", "main", "round_table"]
+__all__ = ["LineObserver", "device_table", "main"]
 
 
 EXIT_INTERRUPTED = 130
@@ -134,31 +135,6 @@ def _stop(run_dir: Path) -> int:
     return 0
 
 
-def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
-    """One row per closed round; shares are of the same number of dense models, `nz` counts values that travelled."""
-    table = Table(title="Rounds")
-    sides = ("down", "nz down", "up", "nz up")
-    for name in ("round", "accuracy", "loss", "sparsity", *sides, "updates", "refused", "lr", "seconds"):
-        table.add_column(name, justify="right")
-    for record in rounds:
-        dense = record.dense_bytes * max(1, record.updates)
-        table.add_row(
-            str(record.round),
-            _optional(record.test_accuracy, "{:.2%}"),
-            _optional(record.test_loss, "{:.4f}"),
-            f"{record.global_sparsity:.2%}",
-            f"{record.bytes_down / 1e6:.2f} MB ({record.bytes_down / dense:.1%})",
-            _count(record.nonzeros_down),
-            f"{record.bytes_up / 1e6:.2f} MB ({record.bytes_up / dense:.1%})",
-            _count(record.nonzeros_up),
-            str(record.updates),
-            str(record.refused),
-            f"{record.learning_rate:.4f}",
-            f"{record.seconds:.1f}",
-        )
-    return table
-
-
 def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
     """One row per device, with the seconds and joules of each phase over all rounds."""
     table = Table(title="Devices")
@@ -184,13 +160,6 @@ def _phase(device: DeviceRecord, phase: str) -> str:
     if cost is None:
         return "-"
     return f"{cost.seconds:.1f} s" + ("" if cost.joules is None else f" {joules_text(cost.joules, device.energy_kind)}")
-
-
-def _count(values: int) -> str:
-    """A number of values, short enough for a table."""
-    if values < 1e4:
-        return str(values)
-    return f"{values / 1e6:.2f} M" if values >= 1e6 else f"{values / 1e3:.1f} k"
 
 
 def _optional(value: float | None, pattern: str) -> str:

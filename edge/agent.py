@@ -32,7 +32,7 @@ from sparsyedge.edge.signature import check_library, check_signature
 from sparsyedge.edge.tensors import State, count_regrown, first_nonfinite, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.transfer import blob_of
-from sparsyedge.edge.wire import decode_frame, encode_frame
+from sparsyedge.edge.wire import LOSSLESS, decode_frame, encode_frame
 from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["Action", "Agent", "check_fit", "decide", "describe"]
@@ -375,7 +375,8 @@ class Agent:
             round_number=task.round,
             base_id=task.model_id,
             base=self._held_model(task, manifest),
-            codec=task.codec,
+            # Such an update says that most entries did not change at all: rounding them would be a change.
+            codec=LOSSLESS if manifest.method.uplink == "delta" else task.codec,
             prunable=manifest.prunable,
         )
 

@@ -9,7 +9,7 @@ from io import BytesIO
 
 from sparsyedge.benchmarks.report.figures import Plot
 from sparsyedge.benchmarks.report.runs import ReportedRun
-from sparsyedge.benchmarks.tables import ratio
+from sparsyedge.coordinator.tables import ratio
 
 __all__ = ["png_of", "render_page"]
 
