@@ -14,7 +14,7 @@ import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from rich import box
@@ -211,9 +211,10 @@ def _document(settings: Settings, results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def _ratio(runs: Sequence[Result], way: str) -> float:
+def _ratio(runs: Sequence[Result], way: Literal["down", "up"]) -> float:
     """Dense bytes over those that travelled one way."""
-    return sum(run.dense_bytes for run in runs) / sum(getattr(run, f"bytes_{way}") for run in runs)
+    sent = sum(run.bytes_down if way == "down" else run.bytes_up for run in runs)
+    return sum(run.dense_bytes for run in runs) / sent
 
 
 def _print(console: Console, results: Sequence[Result]) -> None:

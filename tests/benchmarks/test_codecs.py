@@ -45,10 +45,14 @@ def result_of(codec: Codec, seed: int, accuracy: float, sent: int) -> Result:
 
 
 def results_with(bf16: list[float], int8: list[float]) -> list[Result]:
-    lossless = [0.60, 0.62, 0.61]
+    runs: dict[Codec, tuple[list[float], int]] = {
+        "lossless": ([0.60, 0.62, 0.61], 900),
+        "bf16": (bf16, 300),
+        "int8": (int8, 200),
+    }
     return [
         result_of(codec, seed, accuracy, sent)
-        for codec, accuracies, sent in (("lossless", lossless, 900), ("bf16", bf16, 300), ("int8", int8, 200))
+        for codec, (accuracies, sent) in runs.items()
         for seed, accuracy in enumerate(accuracies)
     ]
 
