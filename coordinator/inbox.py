@@ -104,7 +104,7 @@ def _read_status(device: str, payload: bytes) -> StatusChanged | None:
         return None
     status = decode(payload, DeviceStatus)
     _check_numbers(samples=status.samples)
-    _check_text(boot_id=status.boot_id, software=status.software)
+    _check_text(boot_id=status.boot_id, software=status.software, unfit=status.unfit)
     return StatusChanged(device, status)
 
 

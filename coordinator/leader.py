@@ -12,6 +12,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
+import msgspec
+
 from sparsyedge.coordinator import events, inbox
 from sparsyedge.coordinator.board import Board
 from sparsyedge.coordinator.config import RunConfig
@@ -75,6 +77,7 @@ class Leader:
         self._refusals: Counter[tuple[int, str, str]] = Counter()
         self._opened_s = 0.0
         self._reported: set[str] = set()
+        self._declined: dict[str, str] = {}
         self._awaited: set[str] = set()
         self._outcome: RunOutcome | None = None
         self._reason = ""
@@ -178,6 +181,14 @@ class Leader:
 
     def _note_status(self, message: inbox.StatusChanged) -> None:
         device, status = message.device, message.status
+        if status.unfit:
+            # It is there but does not train: no round may count on it until it says that it does.
+            if self._declined.get(device) != status.unfit:
+                self._count_refusal(device, f"declined: {status.unfit}")
+            self._declined[device] = status.unfit
+            status = msgspec.structs.replace(status, state="offline")
+        else:
+            self._declined.pop(device, None)
         before = self._state.online
         if status.state == "online":
             self._feed(events.DeviceOnline(device, status.boot_id))

@@ -23,9 +23,11 @@ from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, joules
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
 from sparsyedge.edge.job import JobProgress, UnfinishedJob
+from sparsyedge.edge.limits import Limits
 from sparsyedge.edge.local_update import finish_update, needs_start, start_state
 from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.native import library_path
+from sparsyedge.edge.notify import Supervisor
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.session import Session
 from sparsyedge.edge.signature import check_library, check_signature
@@ -102,6 +104,8 @@ class Agent:
         outbox: Outbox,
         workbench: Workbench,
         job_path: Path | None = None,
+        limits: Limits | None = None,
+        supervisor: Supervisor | None = None,
         until_finished: bool = False,
         signing_key: str | None = None,
     ) -> None:
@@ -114,6 +118,8 @@ class Agent:
         self._outbox = outbox
         self._workbench = workbench
         self._job_path = job_path
+        self._limits = limits
+        self._supervisor = supervisor or Supervisor({})
         self._until_finished = until_finished
         self._signing_key = signing_key
         self._stopped = threading.Event()
@@ -147,9 +153,12 @@ class Agent:
 
     def _take_turn(self) -> bool:
         """Do what the current task asks for, or wait a moment for another; False when it is time to leave."""
+        self._supervisor.alive()
         task = self._courier.task
         action = self._decide(task) if task else Action.WAIT
-        if task is None or action is Action.WAIT:
+        if not self._is_fit() and action is Action.TRAIN:
+            self._courier.listen()
+        elif task is None or action is Action.WAIT:
             if task is None or task.state != "open":
                 # The next open round is a new question, even where a new run has an old one's name.
                 self._settled = None
@@ -177,10 +186,18 @@ class Agent:
 
     def _is_open(self, task: RoundTask) -> bool:
         """Whether the fleet still works on this task, and this device with it."""
+        # Whatever the device does in a round, it asks this again and again.
+        self._supervisor.alive()
         now = self._courier.task
         if self._stopped.is_set() or now is None or now.state != "open":
             return False
         return self._key(now) == self._key(task) and self._device in now.cohort
+
+    def _is_fit(self) -> bool:
+        """Whether this device's own limits let it train; the coordinator learns when that changes."""
+        reason = self._limits.breach() if self._limits else None
+        self._courier.say_fitness(reason or "")
+        return reason is None
 
     def _take_part(self, task: RoundTask, action: Action) -> None:
         """One attempt at one round; whatever goes wrong is one line in the log, and the device stays."""
@@ -418,6 +435,9 @@ class Agent:
 
     def _keep_going(self, task: RoundTask) -> bool:
         self._courier.drain()
+        # A device that gets too hot keeps its place in the round and goes on when it has cooled down.
+        while not self._is_fit() and self._is_open(task):
+            self._courier.listen()
         return self._is_open(task)
 
     def _job(self, task: RoundTask) -> LocalJob:

@@ -17,6 +17,7 @@ __all__ = [
     "DataConfig",
     "DeviceConfig",
     "Identifier",
+    "LimitsConfig",
     "PartitionConfig",
     "Port",
     "Section",
@@ -57,6 +58,19 @@ class DataConfig(Section, frozen=True):
     partition: PartitionConfig | None = None
 
 
+class LimitsConfig(Section, frozen=True):
+    """When the device does not train; what it cannot measure limits nothing."""
+
+    max_temperature_c: Annotated[float, msgspec.Meta(gt=0, le=120)] = 95.0
+    """What a laptop bears. Cards for a Raspberry Pi say 80, where that begins to slow down, bundles for phones 40."""
+    min_battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 30.0
+    """Without a charger."""
+    min_free_memory_mb: Annotated[float, msgspec.Meta(ge=0)] = 64.0
+    min_free_disk_mb: Annotated[float, msgspec.Meta(ge=0)] = 200.0
+    only_on_charger: bool = False
+    wifi_only: bool = False
+
+
 class DeviceConfig(Section, frozen=True):
     """device.toml: who this device is, where its broker is, what it trains on."""
 
@@ -71,6 +85,7 @@ class DeviceConfig(Section, frozen=True):
     broker: BrokerConfig = BrokerConfig()
     identity: str | None = None
     """The folder that `sparsyedge edge enrol` made: who this device is and whom it trusts."""
+    limits: LimitsConfig = LimitsConfig()
 
 
 Config = TypeVar("Config", bound=Section)

@@ -78,6 +78,7 @@ class Courier:
         self._link = link
         self._member = member
         self._topics = member.topics
+        self._unfit = ""
         self._reply: Reply | None = None
         self._assembly: Assembly | None = None
         self._progress_s = 0.0
@@ -93,6 +94,13 @@ class Courier:
         """Have the broker send the task again, and say again who is here: any message may have been lost."""
         self._link.subscribe(self._topics.round)
         self._say_hello()
+
+    def say_fitness(self, reason: str) -> None:
+        """Tell the coordinator when this device may no longer train, and why; or, with no reason, that it may again."""
+        if bool(reason) != bool(self._unfit):
+            self._unfit = reason
+            log.warning("not training for now: %s", reason) if reason else log.info("within its limits again")
+            self._say_hello()
 
     def leave(self) -> None:
         """Tell the coordinator that this device goes."""
@@ -131,7 +139,13 @@ class Courier:
 
     def _say_hello(self) -> None:
         member = self._member
-        status = DeviceStatus(state="online", boot_id=member.boot_id, samples=member.samples, software=member.software)
+        status = DeviceStatus(
+            state="online",
+            boot_id=member.boot_id,
+            samples=member.samples,
+            software=member.software,
+            unfit=self._unfit,
+        )
         self._publish_status(encode(status))
 
     def _dispatch(self, message: Received) -> None:

@@ -22,8 +22,10 @@ from sparsyedge.edge.data import Samples, lda_partition, load
 from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.identity import Identity
+from sparsyedge.edge.limits import Limits, read_vitals
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.notify import Supervisor
 from sparsyedge.edge.outbox import Outbox
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.storage import remove_leftovers
@@ -115,6 +117,7 @@ def _run(
     work_dir = Path(config.work_dir).expanduser() / config.fleet / config.id
     remove_leftovers(work_dir)
     courier = Courier(link, member)
+    supervisor = Supervisor()
     agent = Agent(
         config.id,
         courier,
@@ -125,12 +128,15 @@ def _run(
         outbox=Outbox(work_dir / "outbox"),
         job_path=work_dir / "job.checkpoint",
         workbench=workbench,
+        limits=Limits(config.limits, vitals=lambda: read_vitals(work_dir)),
+        supervisor=supervisor,
         until_finished=until_finished,
         signing_key=identity.signing_key if identity else None,
     )
     # Before the link opens, so that the first event comes when the broker knows what we wait for.
     courier.join()
     link.open()
+    supervisor.ready()
     log.info("joined fleet %s at %s:%d", config.fleet, config.broker.host, config.broker.port)
     try:
         with _stopped_by_signals(agent):

@@ -122,6 +122,8 @@ class DeviceStatus(Message, frozen=True):
     """New at every start, so that an old will is not taken for a present absence."""
     samples: Count = 0
     software: str = ""
+    unfit: str = ""
+    """Why a device that is online does not train now: one of its own limits. Empty where it may."""
 
 
 class Report(Message, frozen=True):

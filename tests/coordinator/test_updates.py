@@ -13,7 +13,7 @@ from sparsyedge.coordinator.aggregate import average
 from sparsyedge.coordinator.update_files import UpdateFiles
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Accepted, Grant, Refused, encode
+from sparsyedge.edge.messages import Accepted, DeviceStatus, Grant, Refused, encode
 from sparsyedge.edge.tensors import model_id
 from sparsyedge.edge.transfer import chunk_of
 
@@ -125,3 +125,21 @@ def test_a_disk_that_cannot_be_written_is_one_sentence(fleet: Fleet, monkeypatch
         run.result()
     device.listen(0.5)
     assert device.replies == []
+
+
+def test_a_device_that_declines_is_left_out_of_the_round_and_its_reason_is_on_record(fleet: Fleet) -> None:
+    run = fleet.start(rounds=1, cohort_size=2, min_updates=1, deadline_s=60.0)
+    hot, well, spare = fleet.join("d1", "d2", "d3")
+    unfit = DeviceStatus(state="online", boot_id="b", samples=10, unfit="temperature is 91.0 C, allowed are 80 C")
+    hot.until_round(1)
+    for _ in range(2):
+        hot.link.publish(TOPICS.status("d1"), encode(unfit), retain=True)
+    for device in (well, spare):
+        task = device.until_round(1)
+        if device.name in task.cohort:
+            device.deliver(task)
+    run.coordinator.interrupt()
+    summary = run.result()
+    declined = [record for record in summary.refusals if record.reason.startswith("declined")]
+    assert [(record.device, record.count) for record in declined] == [("d1", 1)]
+    assert declined[0].reason == "declined: temperature is 91.0 C, allowed are 80 C"

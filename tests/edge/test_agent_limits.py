@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from fixtures.fake_coordinator import Coordinator, FakeSession, round_task
+
+from sparsyedge.edge import courier as courier_module
+from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.config import LimitsConfig
+from sparsyedge.edge.limits import CHECK_S, Limits, Vitals
+from sparsyedge.edge.messages import DeviceStatus, decode
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Board:
+    """A device whose temperature a test sets; every look at the clock is a long time later."""
+
+    def __init__(self, *celsius: float) -> None:
+        self._celsius = list(celsius)
+        self._now_s = 0.0
+        self.limits = Limits(LimitsConfig(max_temperature_c=80.0), vitals=self._vitals, clock=self._clock)
+
+    def _vitals(self) -> Vitals:
+        return Vitals(temperature_c=self._celsius.pop(0) if len(self._celsius) > 1 else self._celsius[0])
+
+    def _clock(self) -> float:
+        self._now_s += CHECK_S
+        return self._now_s
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_module, "TICK_S", 0.01)
+
+
+def reasons(coordinator: Coordinator) -> list[str]:
+    """What the device said about its fitness, while it was online."""
+    statuses = [decode(payload, DeviceStatus) for payload in coordinator.sent("status")]
+    return [status.unfit for status in statuses if status.state == "online"]
+
+
+def test_a_hot_device_declines_with_a_reason_and_trains_when_it_has_cooled_down(
+    coordinator: Coordinator, make_agent: Callable[..., Agent]
+) -> None:
+    coordinator.announce(round_task())
+    make_agent(limits=Board(85.0, 84.0, 83.0, 60.0).limits).run()
+    assert FakeSession.steps == 6
+    assert "temperature is 85.0 C, allowed are 80 C" in reasons(coordinator)
+    assert reasons(coordinator)[-1] == ""
+
+
+def test_a_device_that_gets_hot_while_it_trains_pauses_and_finishes_its_job(
+    coordinator: Coordinator, make_agent: Callable[..., Agent]
+) -> None:
+    coordinator.announce(round_task())
+    make_agent(limits=Board(60.0, 60.0, 60.0, 91.0, 90.0, 60.0).limits).run()
+    assert FakeSession.steps == 6
+    assert len(coordinator.sent("offer")) >= 1
+    assert "temperature is 91.0 C, allowed are 80 C" in reasons(coordinator)
+
+
+def test_a_device_that_stays_hot_takes_no_part_and_still_leaves_when_the_run_is_over(
+    coordinator: Coordinator, make_agent: Callable[..., Agent]
+) -> None:
+    coordinator.announce(round_task(cohort=("pi-02",)))
+    coordinator.announce(round_task(state="finished"))
+    make_agent(limits=Board(99.0).limits).run()
+    assert FakeSession.steps == 0
+    assert reasons(coordinator)[-1].startswith("temperature is 99.0 C")
