@@ -14,6 +14,7 @@ from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.coordinator.evaluate import global_sparsity
 from sparsyedge.coordinator.masks import Masks
 from sparsyedge.coordinator.metrics import RoundMetrics, of_evaluation, pack_mask
+from sparsyedge.coordinator.norms import NormGuard
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.server_rules import combine
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
@@ -68,6 +69,7 @@ class GlobalModel:
         self._initial = initial
         self._masks = Masks(config.run_path, rounds=config.rounds)
         self._updates = UpdateFiles(config.run_path)
+        self._guard = NormGuard(config.run_path, artifacts.manifest)
         self._versions = Versions(config.run_path)
         identity = model_id(initial)
         if identity != self._manifest.initial_model:
@@ -96,7 +98,7 @@ class GlobalModel:
 
     def verify(self, frame: bytes, round_number: int) -> None:
         """Raise FrameError for an update that must not be averaged in this round."""
-        verify_update(
+        state = verify_update(
             frame,
             self._manifest,
             run=self._config.name,
@@ -104,6 +106,7 @@ class GlobalModel:
             base=self.id,
             base_state=self._state,
         )
+        self._guard.check(hashlib.sha256(frame).hexdigest(), state, self._state, round_number=round_number)
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
         """Keep a verified update; it is durable when this returns."""
@@ -117,6 +120,16 @@ class GlobalModel:
             nonzeros=read_header(frame).entries,
         )
         self._store.accept_update(update, offer.report)
+
+    def leave_out(self, round_number: int, devices: tuple[str, ...]) -> dict[str, str]:
+        """Which of these devices' updates must not be averaged after all, and why: their peers are known only now."""
+        hashes = self._store.accepted(round_number)
+        return self._guard.close(
+            {device: hashes[device] for device in devices},
+            lambda device: next(self._accepted(round_number, (device,)))[1],
+            base=self._state,
+            round_number=round_number,
+        )
 
     def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
         """Make the next version of these devices' updates, evaluate it where it is due, and record the round."""

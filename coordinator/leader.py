@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from sparsyedge.coordinator import events, inbox
+from sparsyedge.coordinator.bans import BANNED, Bans
 from sparsyedge.coordinator.board import Board
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.global_model import GlobalModel
@@ -29,7 +30,7 @@ from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
 from sparsyedge.edge.link import Connected, Received
-from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, Report, Topics
+from sparsyedge.edge.messages import Accepted, DeviceStatus, Grant, Offer, Refused, Report, Topics
 
 __all__ = ["Leader"]
 
@@ -83,6 +84,7 @@ class Leader:
         self._reason = ""
         self._interrupted = interrupted
         self._check = check
+        self._bans = Bans(config)
         self._ticked_s = self._touched_s = clock()
 
     def lead(self) -> RunOutcome:
@@ -138,12 +140,20 @@ class Leader:
 
     def _tick(self, now_s: float) -> None:
         self._check()
+        self._shut_out(now_s)
         self._flush_refusals()
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s
             self._store.touch()
         stop = not self._state.stopping and self._store.stop_requested()
         self._feed(events.StopRequested() if stop else events.Tick())
+
+    def _shut_out(self, now_s: float) -> None:
+        """Count devices that were revoked as gone: the broker lets them say nothing any more, not even that."""
+        for device in self._bans.refresh(now_s):
+            if device in self._state.online:
+                gone = DeviceStatus(state="offline", boot_id=self._state.online[device])
+                self._note_status(inbox.StatusChanged(device, gone))
 
     def _take_leave(self) -> None:
         """Tell the devices that the run is over, hear what their last round cost, and clear the broker."""
@@ -157,8 +167,11 @@ class Leader:
     # ---- messages in -------------------------------------------------------------------------------------------------
 
     def _read(self, received: Received) -> None:
-        match inbox.read(self._topics, received):
-            case inbox.StatusChanged() as message:
+        message = inbox.read(self._topics, received)
+        if message is not None and message.device in self._bans:
+            message = inbox.Garbage(message.device, BANNED)
+        match message:
+            case inbox.StatusChanged():
                 self._note_status(message)
             case inbox.OfferMade(device, offer):
                 event = events.OfferReceived(
@@ -329,8 +342,12 @@ class Leader:
     def _close_round(self, command: events.CloseRound) -> events.Event:
         self._board.end("closed")
         self._awaited = set(command.accepted)
+        refused = self._uploads.unfinished() | self._model.leave_out(command.round, command.accepted)
+        for device, reason in refused.items():
+            self._count_refusal(device, reason, round_number=command.round)
         self._flush_refusals()
-        self._model.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
+        averaged = tuple(device for device in command.accepted if device not in refused)
+        self._model.close_round(command.round, averaged, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.rounds()[-1])
         return events.ModelReady(self._model.id)
 

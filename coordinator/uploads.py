@@ -43,6 +43,14 @@ class Uploads:
         upload = self._by_device.get(device)
         return upload if upload is not None and upload.update == update else None
 
+    def unfinished(self) -> dict[str, str]:
+        """By device, what was begun and is not complete, as a reason to refuse it."""
+        return {
+            device: f"the upload of update {upload.update[:12]} was not finished when the round closed"
+            for device, upload in self._by_device.items()
+            if not upload.assembly.complete
+        }
+
     def keep_only(self, granted: Mapping[str, Granted]) -> None:
         """Forget what is not granted any more."""
         for device, upload in list(self._by_device.items()):

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
         log.info('write a config with id = "%s" and identity = "%s" for it', device.device, folder)
     else:
         config = folder / CONFIG_NAME
-        write_atomically(config, _toml(_config(device, folder, device.data)).encode())
+        write_atomically(config, _toml(_config(device, folder, device.data, options.work_dir)).encode())
         log.info("start it with: sparsyedge edge --config %s", config)
     return 0
 
@@ -125,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help=f"where to keep the identity ({DEFAULT_FOLDER})",
     )
+    parser.add_argument("--work-dir", metavar="DIR", help="where the device keeps models and updates")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="how long to try")
     return parser
 
@@ -136,14 +137,15 @@ def _is_enrolled(folder: Path, device: str) -> bool:
         return False
 
 
-def _config(device: DeviceFile, folder: Path, data: DataConfig) -> DeviceConfig:
-    return DeviceConfig(
+def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | None) -> DeviceConfig:
+    config = DeviceConfig(
         id=device.device,
         fleet=device.fleet,
         identity=str(folder.resolve()),
         broker=BrokerConfig(host=device.host, port=device.port),
         data=data,
     )
+    return config if work_dir is None else msgspec.structs.replace(config, work_dir=work_dir)
 
 
 def _toml(config: DeviceConfig) -> str:

@@ -1,0 +1,143 @@
+"""How far an update may move the model: ten times as far as the updates of its peers do, by their median.
+
+One device that sends large numbers would outvote all others in a mean. On arrival an update is compared with the
+updates of the round before, when a round closes with those of the same round; the first round knows no other way.
+With fewer than three peers there is nothing to compare with, and nothing is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from sparsyedge.edge.artifacts import Manifest
+from sparsyedge.edge.errors import FrameError, RunError
+from sparsyedge.edge.storage import write_atomically
+from sparsyedge.edge.tensors import State
+
+__all__ = ["NORMS_NAME", "NormGuard", "Norms", "measure"]
+
+NORMS_NAME = "norms.json"
+FACTOR = 10.0
+"""A device with more samples takes more steps and moves the model further, though not in proportion."""
+MIN_PEERS = 3
+NEGLIGIBLE = 0.001
+"""Where nobody moves the model any more, moving it by a hundredth of itself is no attack."""
+KEPT_ROUNDS = 2
+"""The reference of the open round, and that of the next one while the open one is being closed."""
+
+
+class Norms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How large an update is, in units of the model that it starts from."""
+
+    weights: float
+    """The norm of the change of all trained tensors."""
+    statistics: float
+    """The norm of BatchNorm's running statistics themselves."""
+
+
+class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The medians of one round's updates."""
+
+    median: Norms
+    peers: int
+
+
+def measure(state: State, base: State, manifest: Manifest) -> Norms:
+    """How large an update is; infinite where its numbers overflow."""
+    trained = [parameter.name for parameter in manifest.parameters if parameter.trainable]
+    running = [name for norm in manifest.batch_norms for name in (norm.mean, norm.variance)]
+    change = _norm(state[name].astype(np.float64) - base[name] for name in trained)
+    return Norms(
+        weights=change / (_norm(base[name] for name in trained) or 1.0),
+        statistics=_norm(state[name] for name in running) / (_norm(base[name] for name in running) or 1.0),
+    )
+
+
+class NormGuard:
+    """Compares the updates of a run with each other; what it goes by survives a restart."""
+
+    def __init__(self, run_path: Path, manifest: Manifest) -> None:
+        self._path = run_path / NORMS_NAME
+        self._manifest = manifest
+        self._references = self._load()
+        self._measured: dict[str, Norms] = {}
+
+    def check(self, update: str, state: State, base: State, *, round_number: int) -> None:
+        """Raise FrameError for an update, known by its hash, that moves the model too far by the round before."""
+        norms = self._measured[update] = measure(state, base, self._manifest)
+        reference = self._references.get(round_number - 1)
+        reason = _reason(norms, reference, "of the round before") if reference else None
+        if reason is not None:
+            raise FrameError(reason)
+
+    def close(
+        self, updates: Mapping[str, str], load: Callable[[str], State], *, base: State, round_number: int
+    ) -> dict[str, str]:
+        """Which of a round's updates, by device, are left out of the mean, and why.
+
+        What is left is the next round's reference. Updates that an earlier process has checked are loaded once more.
+        """
+        found = {
+            device: self._measured.get(update) or measure(load(device), base, self._manifest)
+            for device, update in updates.items()
+        }
+        self._measured.clear()
+        reference = _reference(found)
+        refused = {
+            device: reason
+            for device, norms in found.items()
+            if (reason := _reason(norms, reference, "of the same round")) is not None
+        }
+        kept = {device: norms for device, norms in found.items() if device not in refused}
+        # Before the round is recorded as closed: a coordinator that is killed in between decides the same again.
+        self._references = {
+            number: reference
+            for number, reference in {**self._references, round_number: _reference(kept)}.items()
+            if number > round_number - KEPT_ROUNDS
+        }
+        write_atomically(self._path, msgspec.json.encode(self._references))
+        return refused
+
+    def _load(self) -> dict[int, Reference]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[int, Reference])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise RunError(
+                f"cannot read {self._path}: {error}; restore it, or remove it to go on without it"
+            ) from error
+
+
+def _reference(found: Mapping[str, Norms]) -> Reference:
+    values = list(found.values()) or [Norms(0.0, 0.0)]
+    median = Norms(
+        weights=statistics.median(norms.weights for norms in values),
+        statistics=statistics.median(norms.statistics for norms in values),
+    )
+    return Reference(median, len(found))
+
+
+def _reason(norms: Norms, reference: Reference, whose: str) -> str | None:
+    if reference.peers < MIN_PEERS:
+        return None
+    for what, value, median in (
+        ("moves the weights by", norms.weights, reference.median.weights),
+        ("has BatchNorm statistics of", norms.statistics, reference.median.statistics),
+    ):
+        if not value <= FACTOR * max(median, NEGLIGIBLE):
+            return (
+                f"the update {what} {value:.3g} times the model's norm, the median {whose} is {median:.3g}; "
+                f"at most {FACTOR:g} times the median is averaged"
+            )
+    return None
+
+
+def _norm(tensors: Iterable[np.ndarray]) -> float:
+    return math.sqrt(sum(float(np.sum(np.square(tensor, dtype=np.float64))) for tensor in tensors))

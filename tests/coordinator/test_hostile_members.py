@@ -1,0 +1,252 @@
+"""Members of a secured fleet that do not keep to the rules, against a real Mosquitto: refused, told why, counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
+from fixtures.secured import make_member
+
+from sparsyedge.coordinator.authority import Authority
+from sparsyedge.coordinator.bans import BANNED
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.revocation import revoke
+from sparsyedge.coordinator.service import Coordinator
+from sparsyedge.coordinator.signing import sign
+from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, RoundTask, encode
+from sparsyedge.edge.tensors import State
+from sparsyedge.edge.transfer import chunk_of
+
+pytestmark = pytest.mark.mosquitto
+
+LIMIT_S = 60.0
+NAMES = ("d1", "d2", "d3", "d4")
+
+
+class SecuredFleet:
+    """Four members over TLS, and a run that they take part in."""
+
+    def __init__(self, authority: Authority, artifacts: Artifacts, initial: State, folder: Path) -> None:
+        self.authority = authority
+        library = folder / "library.so"
+        library.write_bytes(b"an op library")
+        self.artifacts = sign(authority, artifacts.directory, [library])
+        self.initial = initial
+        self.config = RunConfig(
+            name="r1",
+            artifacts=str(artifacts.directory),
+            run_dir=str(folder / "run"),
+            dataset="none",
+            fleet="lab",
+            rounds=2,
+            cohort_size=len(NAMES),
+            min_updates=1,
+            deadline_s=LIMIT_S,
+            authority=str(authority.folder),
+        )
+        port = authority.settings.port
+        self.devices = {
+            name: FakeDevice(port, name, initial, make_member(authority, name, folder / name).tls) for name in NAMES
+        }
+        for device in self.devices.values():
+            device.listen(1.0)
+
+    def start(self, **changes: object) -> RunThread:
+        self.config = msgspec.structs.replace(self.config, **changes)
+        coordinator = Coordinator(
+            self.config,
+            self.artifacts,
+            initial=self.initial,
+            evaluate=lambda state: Evaluation(0.5, 1.0),
+            observer=SilentObserver(),
+        )
+        return RunThread(coordinator)
+
+    def tasks(self, number: int) -> list[tuple[FakeDevice, RoundTask]]:
+        return [(device, device.until_round(number)) for device in self.devices.values()]
+
+    def refused(self) -> dict[str, str]:
+        """The reason by device, of everything that was refused."""
+        with closing(Store.open(self.config.run_path)) as store:
+            return {refusal.device: refusal.reason for refusal in store.refusals()}
+
+    def close(self) -> None:
+        for device in self.devices.values():
+            device.link.close()
+
+
+@pytest.fixture
+def fleet(secured: Authority, artifacts: Artifacts, initial: State, tmp_path: Path) -> Iterator[SecuredFleet]:
+    fleet = SecuredFleet(secured, artifacts, initial, tmp_path)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+def finish(fleet: SecuredFleet, run: RunThread) -> None:
+    run.coordinator.interrupt()
+    run.result()
+
+
+def broken(value: float) -> Callable[[State], State]:
+    def alter(state: State) -> State:
+        bias = state["fc.bias"].copy()
+        bias[1] = value
+        return {**state, "fc.bias": bias}
+
+    return alter
+
+
+def too_dense(state: State) -> State:
+    return {**state, "fc.weight": np.ones_like(state["fc.weight"])}
+
+
+def negative_variance(state: State) -> State:
+    return {**state, "bn.running_var": -np.ones_like(state["bn.running_var"])}
+
+
+@pytest.mark.parametrize(
+    ("alter", "reason"),
+    [
+        (broken(float("nan")), "NaN or infinity"),
+        (broken(float("inf")), "NaN or infinity"),
+        (too_dense, "non-zero weights"),
+        (negative_variance, "negative variance"),
+    ],
+    ids=["nan", "inf", "dense", "variance"],
+)
+def test_an_update_that_would_harm_the_mean_is_refused_with_its_reason(
+    fleet: SecuredFleet, alter: Callable[[State], State], reason: str
+) -> None:
+    run = fleet.start()
+    device, task = fleet.tasks(1)[0]
+    verdict = device.deliver(task, alter(answer(device.name, 1, fleet.initial)))
+    assert isinstance(verdict, Refused)
+    assert reason in verdict.reason
+    finish(fleet, run)
+    assert reason in fleet.refused()[device.name]
+
+
+def test_an_update_far_beyond_its_peers_is_left_out_of_round_1_and_refused_in_round_2(fleet: SecuredFleet) -> None:
+    run = fleet.start()
+    for round_number in (1, 2):
+        verdicts = {}
+        for device, task in fleet.tasks(round_number):
+            state = answer(device.name, round_number, fleet.initial)
+            if device.name == "d4":
+                state = {name: tensor * 1000 for name, tensor in state.items()}
+            verdicts[device.name] = device.deliver(task, state)
+            if round_number == 2 and device.name == "d4":
+                break
+        if round_number == 1:
+            # Nobody knows yet what is usual.
+            assert all(isinstance(verdict, Accepted) for verdict in verdicts.values())
+    verdict = verdicts["d4"]
+    assert isinstance(verdict, Refused)
+    assert "of the round before" in verdict.reason
+    finish(fleet, run)
+    with closing(Store.open(fleet.config.run_path)) as store:
+        reasons = [refusal.reason for refusal in store.refusals() if refusal.device == "d4"]
+    assert [" of the same round" in reason for reason in reasons] == [True, False]
+
+
+def altered_offer(device: FakeDevice, task: RoundTask, **changes: object) -> Offer:
+    return msgspec.structs.replace(device.offer_of(task, device.frame_of(task)), **changes)
+
+
+def test_offers_for_another_model_run_or_size_are_refused(fleet: SecuredFleet) -> None:
+    run = fleet.start()
+    (first, task), (second, _), (third, _), (fourth, _) = fleet.tasks(1)
+    huge = msgspec.structs.replace(first.offer_of(task, b"x" * 100).update, bytes=1 << 29)
+    reasons = {}
+    for device, changes, reason in (
+        (first, {"base": "ab" * 32}, "starts from model"),
+        (second, {"run": "r0"}, "for run r0"),
+        (third, {"update": huge}, "at most"),
+        (fourth, {"round": 7}, "round 7 is not open"),
+    ):
+        verdict = device.ask(altered_offer(device, task, **changes))
+        assert isinstance(verdict, Refused)
+        assert reason in verdict.reason
+        reasons[device.name] = verdict.reason
+    finish(fleet, run)
+    assert fleet.refused() == reasons
+
+
+def test_an_update_is_not_taken_twice_nor_in_another_round(fleet: SecuredFleet) -> None:
+    run = fleet.start()
+    tasks = fleet.tasks(1)
+    replayed = altered_offer(*tasks[0])
+    for device, task in tasks:
+        assert isinstance(device.deliver(task), Accepted)
+        other = device.ask(device.offer_of(task, device.frame_of(task, fleet.initial)))
+        assert isinstance(other, Refused), "a second, different update in one round"
+    device, task = fleet.tasks(2)[0]
+    # The same update once more is answered as it was, and not counted again; as the next round's it is refused.
+    assert isinstance(device.ask(replayed), Accepted)
+    moved = msgspec.structs.replace(replayed, round=2)
+    assert isinstance(device.ask(moved), Refused)
+    with closing(Store.open(fleet.config.run_path)) as store:
+        assert len(store.accepted(1)) == len(NAMES)
+        assert store.accepted(2) == {}
+    # Its bytes under the offer of round 2 do not pass either: the frame says which round it is for.
+    old = device.frame_of(tasks[0][1])
+    honest = altered_offer(device, task)
+    forged = msgspec.structs.replace(honest, update=device.offer_of(task, old).update)
+    verdict = device.ask(forged)
+    assert isinstance(verdict, Grant)
+    for index in range(forged.update.chunks):
+        chunk = chunk_of(old, forged.update, index)
+        device.link.publish(TOPICS.upload(device.name, forged.update.sha256, index), chunk)
+    device.until(lambda: any(isinstance(reply, Refused) for reply in device.replies))
+    finish(fleet, run)
+
+
+def test_an_upload_that_never_ends_neither_stops_the_round_nor_goes_uncounted(fleet: SecuredFleet) -> None:
+    run = fleet.start(deadline_s=15.0, rounds=1)
+    (lazy, task), *others = fleet.tasks(1)
+    frame = lazy.frame_of(task)
+    offer = lazy.offer_of(task, frame)
+    assert isinstance(lazy.ask(offer), Grant)
+    lazy.link.publish(TOPICS.upload(lazy.name, offer.update.sha256, 0), chunk_of(frame, offer.update, 0))
+    # Chunks that are not part of it are refused one by one.
+    lazy.link.publish(TOPICS.upload(lazy.name, offer.update.sha256, 1), b"too short")
+    for device, task in others:
+        device.deliver(task)
+    summary = run.result()
+    assert summary.rounds[0].updates >= 1
+    reasons = {refusal.reason for refusal in summary.refusals if refusal.device == lazy.name}
+    assert any("not finished" in reason for reason in reasons), reasons
+    assert any("has 9 bytes" in reason for reason in reasons), reasons
+
+
+def test_a_revoked_device_counts_as_gone_and_what_it_said_before_is_refused(
+    fleet: SecuredFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparsyedge.coordinator.bans.REFRESH_S", 0.1)
+    run = fleet.start(min_devices=4)
+    tasks = dict(zip(NAMES, fleet.tasks(1), strict=True))
+    # The ledger says so before the broker knows: as for messages that were on their way.
+    with fleet.authority.ledger() as ledger:
+        ledger.revoke("d4")
+    device, task = tasks["d4"]
+    until_s = time.monotonic() + LIMIT_S
+    while fleet.refused().get("d4") != BANNED:
+        assert time.monotonic() < until_s
+        device.link.publish(TOPICS.offer("d4"), encode(altered_offer(device, task)))
+        device.listen(0.2)
+    revoke(fleet.authority, "d4")
+    with closing(Store.open(fleet.config.run_path)) as store:
+        assert "d4" not in store.accepted(1)
+    finish(fleet, run)
