@@ -9,7 +9,7 @@ from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["resume_store"]
+__all__ = ["check_same_run", "resume_store"]
 
 MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "threads", "broker", "deadline_s"})
 """Where things are and how long to wait; everything else would make another model of the same run."""
@@ -20,7 +20,7 @@ def resume_store(config: RunConfig, artifacts: Artifacts) -> Store:
     store = Store.open(config.run_path)
     try:
         _check_state(config, store)
-        _check_same_run(config, store)
+        check_same_run(config, store)
         if store.manifest_sha256() != artifacts.manifest_sha256:
             raise RunError(
                 f"the run in {config.run_path} was begun with other artifacts than those in {artifacts.directory}; "
@@ -41,7 +41,8 @@ def _check_state(config: RunConfig, store: Store) -> None:
         )
 
 
-def _check_same_run(config: RunConfig, store: Store) -> None:
+def check_same_run(config: RunConfig, store: Store) -> None:
+    """Refuse a config that would make another model than the one that the run was begun with; raises RunError."""
     try:
         before = msgspec.json.decode(store.config(), type=RunConfig)
     except msgspec.DecodeError as error:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,9 @@ from sparsyedge.benchmarks.simulate.workers import started_workers
 from sparsyedge.coordinator.config import RunConfig, SimulationConfig, check_run_config
 from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import RunSummary
+from sparsyedge.coordinator.resume import check_same_run
 from sparsyedge.coordinator.service import Coordinator, prepare
+from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.data import load
 from sparsyedge.edge.errors import ConfigError
@@ -58,6 +60,8 @@ def simulate(
         raise ConfigError("devices can be dropped with link `memory` alone")
     config = _complete(config, simulation, link)
     check_run_config(config)
+    if (finished := _finished(config)) is not None:
+        return finished
     artifacts = ensure_artifacts(config)
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
@@ -103,6 +107,17 @@ def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -
         )
     deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
     return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
+
+
+def _finished(config: RunConfig) -> RunSummary | None:
+    """What is recorded of the run, where it is over already; raises RunError where it was begun as another run."""
+    if not Store.exists(config.run_path):
+        return None
+    with closing(Store.open(config.run_path)) as store:
+        if store.run().state != "finished":
+            return None
+        check_same_run(config, store)
+        return store.summary()
 
 
 def _install(artifacts: Artifacts, devices_dir: Path, devices: tuple[str, ...]) -> None:

@@ -1,0 +1,116 @@
+"""`sparsyedge bench paper TABLE`: run an experiment of the paper, or go on with it, and print it beside the paper's."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS, Row
+from sparsyedge.benchmarks.paper.report import as_document, print_experiment
+from sparsyedge.benchmarks.paper.runs import run_on_devices
+from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Scale, Setting
+from sparsyedge.benchmarks.progress import LiveProgress
+from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.edge.errors import ConfigError
+
+__all__ = ["main"]
+
+Run = Callable[[Setting], dict[str, Any]]
+
+
+def main(argv: list[str]) -> int:
+    """The command line of `sparsyedge bench paper`."""
+    arguments = _parser().parse_args(argv)
+    console = Console(stderr=arguments.json)
+    experiment = EXPERIMENTS[arguments.table]
+    full = arguments.scale == "full"
+    scale = _scale(arguments)
+    seeds = SEEDS[: arguments.seeds or scale.seeds]
+    rows = [row for row in experiment.rows(full) if arguments.only in row.label]
+    if not rows:
+        labels = ", ".join(row.label for row in experiment.rows(full))
+        raise ConfigError(f"no row of {arguments.table} has {arguments.only!r} in its name; there are: {labels}")
+    run = _runner(arguments, console)
+    results: list[tuple[Row, list[dict[str, Any]]]] = []
+    for number, row in enumerate(rows, start=1):
+        console.print(f"{number}/{len(rows)} {row.label}", highlight=False)
+        results.append((row, [run(setting) for setting in row.settings(scale, seeds, full=full)]))
+    if arguments.json:
+        print(json.dumps(as_document(arguments.table, experiment, results, scale=arguments.scale)))
+    else:
+        print_experiment(console, experiment, results)
+    return 0
+
+
+def _scale(arguments: argparse.Namespace) -> Scale:
+    """The scale with what the user changed of it."""
+    scale = SCALES[arguments.scale]
+    changes: dict[str, Any] = {}
+    if arguments.rounds is not None:
+        changes["rounds"] = dict.fromkeys(scale.rounds, arguments.rounds)
+    if arguments.width is not None:
+        changes["width"] = arguments.width
+    if arguments.learning_rate is not None:
+        changes["learning_rate"] = arguments.learning_rate
+    return dataclasses.replace(scale, **changes)
+
+
+def _runner(arguments: argparse.Namespace, console: Console) -> Run:
+    """What makes a result of a setting, by backend."""
+
+    def on_devices(setting: Setting) -> dict[str, Any]:
+        if arguments.json:
+            observer = SilentObserver()
+            return run_on_devices(
+                setting, arguments.results, data_dir=arguments.data_dir, workers=arguments.workers, observer=observer
+            )
+        with LiveProgress(console) as progress:
+            return run_on_devices(
+                setting, arguments.results, data_dir=arguments.data_dir, workers=arguments.workers, observer=progress
+            )
+
+    return on_devices
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not allowed, a number above 0 is needed")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    tables = "\n".join(f"  {name:<18} {experiment.title}" for name, experiment in EXPERIMENTS.items())
+    parser = argparse.ArgumentParser(
+        prog="sparsyedge bench paper",
+        description="Run the experiment of one table or figure of the paper, or go on with it where it was cut short, "
+        f"and print ours beside the paper's figures.\n\n{tables}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", choices=list(EXPERIMENTS), metavar="TABLE")
+    parser.add_argument(
+        "--scale", choices=list(SCALES), default="small", help="the paper's, or one for 2 cores (default: %(default)s)"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="the rows with this in their name")
+    parser.add_argument("--seeds", type=int, choices=range(1, len(SEEDS) + 1), help="how many (default: the scale's)")
+    parser.add_argument("--rounds", type=positive, help="another number than the scale's")
+    parser.add_argument("--width", type=positive, help="channels of the first stage (default: the scale's)")
+    parser.add_argument("--learning-rate", type=_rate, help="in the first round (default: the scale's)")
+    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--data-dir", help="where data sets are (default: $SPARSYEDGE_DATA, then the user's cache)")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results/paper"),
+        metavar="DIR",
+        help="a JSON document per run, and the runs themselves in runs/ (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    return parser

@@ -1,0 +1,231 @@
+"""The tables and figures of the paper as data: which runs they need, and what they show of them.
+
+Where the paper gives a figure that we could check, the row quotes it; an empty cell means that we know of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from sparsyedge.benchmarks.paper.settings import Scale, Setting
+from sparsyedge.edge.methods import MethodConfig
+
+__all__ = ["EXPERIMENTS", "Experiment", "Row"]
+
+IID = 1000.0
+COMPARED = ("sparsyfed", "topk", "zerofl", "flash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a table: a method on a data set, over all seeds."""
+
+    label: str
+    method: MethodConfig
+    dataset: str = "cifar10"
+    alpha: float = 0.1
+    devices: int = 100
+    rounds: int | None = None
+    """Another number than the scale's; at full scale only."""
+    paper: dict[str, str] = field(default_factory=dict)
+    """The paper's figures, by column."""
+
+    def settings(self, scale: Scale, seeds: tuple[int, ...], *, full: bool) -> Iterator[Setting]:
+        """The runs of the row."""
+        rounds = self.rounds if full and self.rounds is not None else scale.rounds[self.dataset]
+        for seed in seeds:
+            yield Setting(
+                dataset=self.dataset,
+                method=self.method,
+                alpha=self.alpha,
+                devices=self.devices,
+                cohort=10,
+                rounds=rounds,
+                width=scale.width,
+                learning_rate=scale.learning_rate,
+                last_learning_rate=min(scale.learning_rate, scale.last_learning_rate),
+                eval_every=min(scale.eval_every, rounds),
+                seed=seed,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One table or figure: its rows at either scale, and the figures of runs.py that it shows."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Callable[[bool], tuple[Row, ...]]
+    """Given whether the scale is full."""
+    note: str = ""
+
+
+def _method(name: str, sparsity: float | None = None, **options: object) -> MethodConfig:
+    return MethodConfig(name=name, sparsity=sparsity, **options)  # type: ignore[arg-type]
+
+
+def _grid(full: bool) -> tuple[Row, ...]:
+    """Methods x sparsities x how alike the devices' data is."""
+    datasets = ("cifar10", "cifar100", "speech_commands") if full else ("cifar10",)
+    alphas = (IID, 1.0, 0.1) if full else (0.1,)
+    sparsities = (0.9, 0.95, 0.99, 0.995, 0.999) if full else (0.95, 0.99)
+    rows = []
+    for dataset in datasets:
+        for alpha in alphas:
+            place = f"{dataset} a={alpha:g}"
+            rows.append(Row(label=f"{place} dense", method=_method("dense"), dataset=dataset, alpha=alpha))
+            for sparsity in sparsities:
+                for name in COMPARED:
+                    rows.append(
+                        Row(
+                            label=f"{place} {name} {sparsity:g}",
+                            method=_tuned(name, sparsity, dataset),
+                            dataset=dataset,
+                            alpha=alpha,
+                            paper=_PAPER_ACCURACY.get((dataset, alpha, name, sparsity), {}),
+                        )
+                    )
+    return tuple(rows)
+
+
+_PAPER_ACCURACY = {
+    ("speech_commands", IID, "topk", 0.999): {"accuracy": "63.63"},
+    ("speech_commands", IID, "topk", 0.995): {"accuracy": "36.69"},
+}
+
+
+def _tuned(name: str, sparsity: float, dataset: str) -> MethodConfig:
+    """The paper's exponent for the data set, where the method has one."""
+    if name == "sparsyfed" and dataset == "speech_commands":
+        return _method(name, sparsity, beta=1.15)
+    return _method(name, sparsity)
+
+
+def _communication(full: bool) -> tuple[Row, ...]:
+    return (
+        Row(label="dense", method=_method("dense"), paper={"fewer_values": "1"}),
+        Row(label="sparsyfed 0.95", method=_method("sparsyfed", 0.95), paper={"fewer_values": "19.29"}),
+        *(Row(label=f"{name} 0.95", method=_method(name, 0.95)) for name in ("topk", "zerofl", "flash")),
+    )
+
+
+def _masks(full: bool) -> tuple[Row, ...]:
+    return tuple(Row(label=f"{name} 0.95", method=_method(name, 0.95)) for name in COMPARED)
+
+
+def _activations(full: bool) -> tuple[Row, ...]:
+    return tuple(
+        Row(label=f"{name} {sparsity:g}", method=_method(name, sparsity))
+        for sparsity in ((0.9, 0.95, 0.99, 0.995) if full else (0.95, 0.99))
+        for name in ("sparsyfed", "sparsyfed-no-act")
+    )
+
+
+def _reparametrisations(full: bool) -> tuple[Row, ...]:
+    return (
+        Row(label="powerpropagation", method=_method("sparsyfed", 0.95)),
+        Row(label="spectral", method=_method("spectral", 0.95)),
+        Row(label="exponent by max (paper)", method=_method("auto-beta", 0.95)),
+        Row(label="exponent by sigma (code)", method=_method("auto-beta", 0.95, exponent="sigma")),
+        Row(label="none, fixed mask", method=_method("fixed-mask", 0.95)),
+        Row(label="none, top-k", method=_method("topk", 0.95)),
+    )
+
+
+def _betas(full: bool) -> tuple[Row, ...]:
+    return tuple(
+        Row(label=f"beta {beta:g}", method=_method("sparsyfed", 0.95, beta=beta), rounds=500)
+        for beta in ((1.05, 1.1, 1.15, 1.25, 1.5, 2.0) if full else (1.05, 1.25, 1.5))
+    )
+
+
+def _naive(full: bool) -> tuple[Row, ...]:
+    return tuple(
+        Row(label=f"{name} {sparsity:g}", method=_method(name, sparsity))
+        for sparsity in ((0.9, 0.95, 0.99) if full else (0.95,))
+        for name in ("sparsyfed", "naive-powerprop")
+    )
+
+
+def _heterogeneous(full: bool) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            label=f"{name} {'/'.join(f'{s:g}' for s in sparsities)}",
+            method=_method(name, sparsities=sparsities, shares=(40, 30, 30)),
+        )
+        for sparsities in ((0.9, 0.85, 0.8), (0.99, 0.95, 0.9))
+        for name in (("sparsyfed", "topk", "flash") if full else ("sparsyfed", "topk"))
+    )
+
+
+def _thousand(full: bool) -> tuple[Row, ...]:
+    return (
+        Row(label="dense", method=_method("dense"), devices=1000),
+        *(Row(label=f"{name} 0.95", method=_method(name, 0.95), devices=1000) for name in ("sparsyfed", "topk")),
+    )
+
+
+def _movement(full: bool) -> tuple[Row, ...]:
+    return (
+        Row(label="dense", method=_method("dense"), rounds=200),
+        *(Row(label=f"{name} 0.95", method=_method(name, 0.95), rounds=200) for name in ("sparsyfed", "topk")),
+    )
+
+
+EXPERIMENTS = {
+    "accuracy": Experiment(
+        title="aggregated accuracy: methods, sparsities and data sets",
+        columns=("accuracy", "late_accuracy", "best_accuracy", "sparsity"),
+        rows=_grid,
+        note="the paper's two Speech Commands figures for Top-K look swapped",
+    ),
+    "communication": Experiment(
+        title="communication cost and regrowth",
+        columns=("accuracy", "fewer_values", "fewer_bytes", "regrown_devices", "regrown_global"),
+        rows=_communication,
+        note="fewer_values is the paper's measure: values of a dense model both ways over those exchanged",
+    ),
+    "iou": Experiment(
+        title="overlap of the masks of consecutive rounds",
+        columns=("mask_iou", "nestedness", "mask_agreement", "regrown_global"),
+        rows=_masks,
+    ),
+    "activations": Experiment(
+        title="with and without activation pruning",
+        columns=("accuracy", "late_accuracy", "best_accuracy"),
+        rows=_activations,
+    ),
+    "reparametrisation": Experiment(
+        title="re-parametrisations and none",
+        columns=("accuracy", "late_accuracy", "mask_iou", "regrown_global"),
+        rows=_reparametrisations,
+    ),
+    "beta": Experiment(
+        title="sensitivity to the exponent",
+        columns=("accuracy", "late_accuracy", "best_accuracy", "mask_iou"),
+        rows=_betas,
+    ),
+    "naive": Experiment(
+        title="Powerpropagation pruned at the end against SparsyFed",
+        columns=("accuracy", "late_accuracy", "sparsity", "fewer_values"),
+        rows=_naive,
+        note="the naive model is dense until its last round, whose accuracy is that of the pruned model",
+    ),
+    "heterogeneous": Experiment(
+        title="devices with targets of their own: groups of 40, 30 and 30 %",
+        columns=("accuracy", "late_accuracy", "sparsity", "fewer_values"),
+        rows=_heterogeneous,
+    ),
+    "devices-1000": Experiment(
+        title="1,000 devices, 10 per round",
+        columns=("accuracy", "late_accuracy", "sparsity", "fewer_values"),
+        rows=_thousand,
+        note="the paper says 0.1 % participation, which would be one device; 1 % is taken",
+    ),
+    "movement": Experiment(
+        title="movement of weights",
+        columns=("accuracy", "l2_global", "cosine_global", "l2_round", "cosine_round", "l2_device", "cosine_device"),
+        rows=_movement,
+    ),
+}

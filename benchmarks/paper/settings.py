@@ -1,0 +1,74 @@
+"""One run of an experiment, and the two scales that experiments are run at."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+
+from sparsyedge.edge.methods import MethodConfig
+
+__all__ = ["SCALES", "SEEDS", "Scale", "Setting"]
+
+SEEDS = (5378, 9421, 2035)
+"""The paper's; each decides cohorts, batch orders and initial weights of its runs."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the result of a run depends on."""
+
+    dataset: str
+    method: MethodConfig
+    alpha: float
+    devices: int
+    cohort: int
+    rounds: int
+    width: int
+    learning_rate: float
+    last_learning_rate: float
+    eval_every: int
+    seed: int
+    epochs: int = 1
+    batch_size: int = 16
+
+    @property
+    def key(self) -> str:
+        """A name for files: readable, and different for different settings."""
+        digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
+        sparsity = "" if self.method.sparsity is None else f"-{self.method.sparsity:g}"
+        return f"{self.dataset}-{self.method.name}{sparsity}-a{self.alpha:g}-r{self.rounds}-s{self.seed}-{digest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What an experiment's size is, where it does not say otherwise itself."""
+
+    width: int
+    rounds: dict[str, int]
+    """By data set."""
+    learning_rate: float
+    last_learning_rate: float
+    eval_every: int
+    seeds: int
+
+
+SCALES = {
+    # 2 cores: two to four minutes per run. The rate is one at which every method trains; docs/reproduction.md.
+    "small": Scale(
+        width=8,
+        rounds={"cifar10": 20, "cifar100": 20, "speech_commands": 20, "digits": 5},
+        learning_rate=0.1,
+        last_learning_rate=0.01,
+        eval_every=5,
+        seeds=1,
+    ),
+    "full": Scale(
+        width=64,
+        rounds={"cifar10": 700, "cifar100": 700, "speech_commands": 500, "digits": 20},
+        learning_rate=0.5,
+        last_learning_rate=0.01,
+        eval_every=10,
+        seeds=3,
+    ),
+}

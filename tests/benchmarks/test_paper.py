@@ -1,0 +1,157 @@
+"""The paper's experiments: settings, figures, tables, and one real run on digits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sparsyedge.benchmarks.paper import command
+from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS
+from sparsyedge.benchmarks.paper.report import interval
+from sparsyedge.benchmarks.paper.runs import figures, read_result, run_config, run_on_devices
+from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Setting
+from sparsyedge.coordinator.config import check_run_config
+from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.edge.errors import ConfigError, DataError
+from sparsyedge.edge.methods import MethodConfig, method_of
+
+TINY = Setting(
+    dataset="digits",
+    method=MethodConfig(name="topk", sparsity=0.9),
+    alpha=0.5,
+    devices=40,
+    cohort=2,
+    rounds=2,
+    width=4,
+    learning_rate=0.05,
+    last_learning_rate=0.05,
+    eval_every=1,
+    seed=1,
+)
+
+
+@pytest.mark.parametrize("scale", list(SCALES))
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_row_is_a_run_that_could_start(name: str, scale: str, tmp_path: Path) -> None:
+    for row in EXPERIMENTS[name].rows(scale == "full"):
+        for setting in row.settings(SCALES[scale], SEEDS, full=scale == "full"):
+            method_of(setting.method)
+            check_run_config(run_config(setting, tmp_path, data_dir=None))
+
+
+def test_full_scale_has_the_papers_settings() -> None:
+    (row,) = [row for row in EXPERIMENTS["communication"].rows(True) if row.label == "sparsyfed 0.95"]
+    settings = list(row.settings(SCALES["full"], SEEDS, full=True))
+    assert [setting.seed for setting in settings] == [5378, 9421, 2035]
+    setting = settings[0]
+    assert (setting.devices, setting.cohort, setting.rounds, setting.width) == (100, 10, 700, 64)
+    assert (setting.learning_rate, setting.last_learning_rate, setting.batch_size) == (0.5, 0.01, 16)
+    assert method_of(setting.method).beta == 1.25
+    assert row.paper == {"fewer_values": "19.29"}
+
+
+def test_different_settings_have_different_names_and_equal_ones_share_a_run() -> None:
+    other = msgspec.structs.replace(TINY, learning_rate=0.1)
+    assert len({TINY.key, other.key, msgspec.structs.replace(TINY, seed=2).key}) == 3
+    assert msgspec.structs.replace(other, learning_rate=0.05).key == TINY.key
+
+
+def round_of(number: int, **changes: object) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "round": number,
+        "test_accuracy": None,
+        "global_sparsity": 0.9,
+        "updates": 2,
+        "nonzeros_down": 20,
+        "nonzeros_up": 20,
+        "bytes_down": 40,
+        "bytes_up": 40,
+        "dense_bytes": 400,
+        "mask_iou": 0.5,
+    }
+    return record | changes
+
+
+def test_figures_of_a_run_are_worked_out_from_its_rounds() -> None:
+    rounds = [
+        round_of(1, mask_iou=0.1),
+        round_of(2, test_accuracy=0.4),
+        round_of(3, test_accuracy=0.3),
+        round_of(4, test_accuracy=0.2),
+    ]
+    found = figures(rounds)
+    assert found["accuracy"] == 0.2
+    assert found["late_accuracy"] == pytest.approx(0.25)
+    assert found["best_accuracy"] == 0.4
+    # 4 rounds of 2 devices, 100 values both ways, against 40 per round.
+    assert found["fewer_values"] == pytest.approx(4 * 2 * 2 * 100 / (4 * 40))
+    assert found["fewer_bytes"] == pytest.approx(4 * 2 * 2 * 400 / (4 * 80))
+    assert found["mask_iou"] == pytest.approx(0.5)
+    assert found["regrown_devices"] is None
+
+
+def test_one_seed_has_no_interval_and_three_have_students() -> None:
+    assert interval([0.5]) == (0.5, None)
+    mean, half_width = interval([1.0, 2.0, 3.0])
+    assert mean == 2
+    assert half_width == pytest.approx(4.303 / 3**0.5)
+
+
+class Untouched(SilentObserver):
+    """Fails the test when a round is opened."""
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        raise AssertionError("a run that has a result was run again")
+
+
+def test_a_setting_is_run_once_and_its_result_read_after_that(tmp_path: Path) -> None:
+    first = run_on_devices(TINY, tmp_path, data_dir=None, workers=1, observer=SilentObserver())
+    again = run_on_devices(TINY, tmp_path, data_dir=None, workers=1, observer=Untouched())
+    assert json.loads(json.dumps(first)) == again
+    assert [row["round"] for row in first["rounds"]] == [1, 2]
+    # Top-K lets weights grow back, on devices and in the model.
+    assert first["figures"]["regrown_devices"] > 0
+    assert first["figures"]["nestedness"] < 1
+    assert set(first["layer_sparsity"]) >= {"conv1.weight", "fc.weight"}
+    assert first["machine"]["cpu"]
+    # The run itself is still there: without its result it is read, not run again.
+    (tmp_path / f"{TINY.key}.json").unlink()
+    assert run_on_devices(TINY, tmp_path, data_dir=None, workers=1, observer=Untouched())["figures"] == first["figures"]
+
+
+def test_a_file_that_is_no_result_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text('{"rounds": []}')
+    with pytest.raises(DataError, match=r"broken\.json is no result"):
+        read_result(tmp_path / "broken.json")
+
+
+def fake_result(setting: Setting, *arguments: object, **options: object) -> dict[str, Any]:
+    return {
+        "setting": msgspec.to_builtins(setting),
+        "figures": figures([round_of(1), round_of(2, test_accuracy=setting.seed / 10_000)]),
+        "rounds": [],
+    }
+
+
+def test_command_prints_ours_beside_the_papers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run_on_devices", fake_result)
+    monkeypatch.setenv("COLUMNS", "200")
+    arguments = ["communication", "--results", str(tmp_path), "--only", "sparsyfed", "--seeds", "3"]
+    assert command.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "19.29" in printed
+    assert "56.11 ± " in printed
+    assert command.main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"][0]["figures"]["accuracy"]["values"] == [0.5378, 0.9421, 0.2035]
+
+
+def test_a_row_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there are: dense, sparsyfed 0\.95"):
+        command.main(["communication", "--only", "sparsefed", "--results", str(tmp_path)])
