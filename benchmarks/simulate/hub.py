@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from sparsyedge.benchmarks.simulate.device import BOOT_ID, SOFTWARE
 from sparsyedge.benchmarks.simulate.pipe import Carry, Publish, Subscribe, Unsubscribe, matches
@@ -59,10 +60,18 @@ class Hub:
     """A channel for one coordinator, in its thread; `samples` names the devices and how many samples each has."""
 
     def __init__(
-        self, topics: Topics, samples: Mapping[str, int], *, workers: Workers, clock: HeldClock, drop: Drop | None
+        self,
+        topics: Topics,
+        samples: Mapping[str, int],
+        *,
+        devices_dir: Path,
+        workers: Workers,
+        clock: HeldClock,
+        drop: Drop | None,
     ) -> None:
         self._topics = topics
         self._samples = samples
+        self._devices_dir = devices_dir
         self._workers = workers
         self._clock = clock
         self._drop = drop
@@ -121,6 +130,7 @@ class Hub:
         if task.round != self._round:
             self._round = task.round
             self._told.clear()
+            self._drop_old_models({task.model_id, *(delta.base for delta in task.deltas)})
         self._open = task.state == "open"
         if not self._open:
             self._waiting.clear()
@@ -132,6 +142,12 @@ class Hub:
                 self._told.add(device)
                 if self._drop is None or not self._drop(task.round, device):
                     self._waiting.append(device)
+
+    def _drop_old_models(self, useful: set[str]) -> None:
+        """Remove the models that devices hold and that no difference is to any more: they would fill the disk."""
+        for path in self._devices_dir.glob("*/models/*.frame"):
+            if path.stem not in useful:
+                path.unlink(missing_ok=True)
 
     def _give_turns(self) -> None:
         while self._waiting and (worker := self._workers.idle()) is not None:

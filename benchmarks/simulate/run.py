@@ -94,7 +94,14 @@ def simulate(
             return summary
         clock = HeldClock()
         pool = stack.enter_context(started_workers(count, setup))
-        hub = Hub(Topics(config.fleet), samples, workers=pool, clock=clock, drop=drop)
+        hub = Hub(
+            Topics(config.fleet),
+            samples,
+            devices_dir=config.run_path / "devices",
+            workers=pool,
+            clock=clock,
+            drop=drop,
+        )
         return prepare(config, observer, connect=lambda: hub, clock=clock, label_mixes=mixes).run()
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -17,6 +20,7 @@ from sparsyedge.benchmarks.simulate.pipe import matches
 from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Method
 from sparsyedge.edge.errors import ConfigError, DataError, RunError
 from sparsyedge.export.build import build_artifacts
@@ -95,6 +99,39 @@ def test_round_closes_without_the_devices_that_dropped_out(make_config: MakeConf
 def test_run_fails_with_a_sentence_when_too_few_devices_answer(make_config: MakeConfig) -> None:
     with pytest.raises(RunError, match="has 0 of 3 updates that it needs"):
         simulate(make_config(), drop=lambda round_number, device: True)
+
+
+DIES_IN_ROUND_2 = """
+import os, pathlib, signal, sys
+import msgspec
+from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.observer import SilentObserver
+
+class Dies(SilentObserver):
+    def update_accepted(self, *, round_number, **rest):
+        if round_number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    simulate(msgspec.json.decode(pathlib.Path(sys.argv[1]).read_bytes(), type=RunConfig), observer=Dies())
+"""
+
+
+def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, tmp_path: Path) -> None:
+    undisturbed = simulate(make_config("undisturbed", rounds=3))
+    config = make_config("killed", rounds=3)
+    config_file, program = tmp_path / "config.json", tmp_path / "dies.py"
+    config_file.write_bytes(msgspec.json.encode(config))
+    program.write_text(DIES_IN_ROUND_2)
+    killed = subprocess.run([sys.executable, str(program), str(config_file)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    with closing(Store.open(config.run_path)) as store:
+        assert [record.round for record in store.rounds()] == [1]
+    summary = simulate(config)
+    assert [record.model_id for record in summary.rounds] == [record.model_id for record in undisturbed.rounds]
+    # Once more is no harm: a finished run is only read.
+    assert simulate(config).run.model_id == summary.run.model_id
 
 
 class KillsWorkers(SilentObserver):
