@@ -6,7 +6,8 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The newest stock onnxruntime lives apart: it shares its import name with onnxruntime-training.
+# The newest stock onnxruntime lives apart, with all that a device on ARM and a coordinator have beside it: it shares its
+# import name with onnxruntime-training.
 STOCK  := .venv-stock
 NATIVE := CMakeLists.txt $(shell find edge/native -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.ver')
 FOLDERS := edge coordinator export benchmarks hardware
@@ -89,9 +90,9 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-$(STOCK)/.installed: | $(VENV)/.installed
+$(STOCK)/.installed: pyproject.toml | $(VENV)/.installed
 	@[ -x $(STOCK)/bin/python ] || $(PYTHON) -m venv $(STOCK)
-	$(STOCK)/bin/pip install --quiet --upgrade onnxruntime numpy
+	$(STOCK)/bin/pip install --quiet --upgrade -r <($(BIN)/python -m sparsyedge.hardware.arm.requirements --extra coordinator)
 	@touch $@
 
 # mypy cannot see through the editable install's import hook; it can see links.

@@ -12,16 +12,14 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from sparsyedge.edge.errors import ConfigError, SparsyedgeError
+from sparsyedge.hardware.arm.requirements import requirements
 from sparsyedge.hardware.arm.wheel import PLATFORM
 
-__all__ = ["PYTHON_OF_SUITE", "SITE", "build", "emulated", "requirements"]
+__all__ = ["PYTHON_OF_SUITE", "SITE", "build", "emulated"]
 
 PYTHON_OF_SUITE = {"bookworm": "3.11", "trixie": "3.13"}
 """Debian 12 and 13, and with them Raspberry Pi OS of the same name."""
@@ -67,19 +65,6 @@ def emulated(tree: Path, *command: str) -> list[str]:
     QEMU_CPU in the environment chooses the processor: cortex-a53 is a Pi 3, cortex-a72 a Pi 4, cortex-a76 a Pi 5.
     """
     return ["chroot", str(tree), f"/usr/bin/{QEMU}", *command]
-
-
-def requirements(pyproject: Path, *, python: str) -> list[str]:
-    """What the device's wheel asks for on 64-bit ARM Linux, by the markers of its dependencies."""
-    environment = {
-        "sys_platform": "linux",
-        "platform_machine": "aarch64",
-        "python_version": python,
-        "implementation_name": "cpython",
-    }
-    declared = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["dependencies"]
-    wanted = [Requirement(line) for line in declared]
-    return [f"{one.name}{one.specifier}" for one in wanted if one.marker is None or one.marker.evaluate(environment)]
 
 
 def _install(tree: Path, wheel: Path, *, python: str) -> None:

@@ -11,7 +11,8 @@ from packaging.requirements import Requirement
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.native import codec_path, library_path
 from sparsyedge.hardware.arm import wheel as arm_wheel
-from sparsyedge.hardware.arm.tree import build, requirements
+from sparsyedge.hardware.arm.requirements import requirements
+from sparsyedge.hardware.arm.tree import build
 from sparsyedge.hardware.arm.wheel import check_wheel, version_needs
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
