@@ -12,10 +12,11 @@ from onnx import numpy_helper
 
 from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.reparametrise import effective_weights
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.tensors import FloatArray
 
-__all__ = ["inference_model", "power", "write_model"]
+__all__ = ["inference_model", "write_model"]
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 
@@ -53,11 +54,6 @@ def inference_model(template: onnx.ModelProto, state: Mapping[str, FloatArray], 
                 f"the inference graph has no initializer {name} of shape {shape}, which the manifest names; "
                 f"run `sparsyedge export` again"
             )
-        value = power(state[name], manifest.method.beta) if name in prunable else state[name]
+        value = effective_weights(manifest.method, state[name]) if name in prunable else state[name]
         initializers[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value, dtype=np.float32), name))
     return model
-
-
-def power(weights: FloatArray, beta: float) -> FloatArray:
-    """theta = sign(w) |w|^beta, what the network computes with; zero stays exactly zero."""
-    return np.copysign(np.abs(weights) ** np.float32(beta), weights).astype(np.float32, copy=False)

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeE
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
 from sparsyedge.edge.job import JobProgress, UnfinishedJob
 from sparsyedge.edge.limits import Limits
-from sparsyedge.edge.local_update import finish_update, needs_start, start_state
+from sparsyedge.edge.local_update import finish_update, needs_start, start_state, step_rule
 from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.notify import Supervisor
@@ -359,8 +360,18 @@ class Agent:
     def _train(self, task: RoundTask, session: Session, manifest: Manifest, recorder: PhaseRecorder) -> Trained:
         """The local job, from its beginning or from the end of the last epoch that an earlier process finished."""
         job = self._job(task)
-        if self._job_path is None:
-            return train(session, self._samples, job, keep_going=lambda: self._keep_going(task))
+        run = partial(
+            train,
+            session,
+            self._samples,
+            job,
+            keep_going=lambda: self._keep_going(task),
+            before_step=step_rule(manifest.method, session, manifest.prunable, job),
+            smallest_plane=min((norm.plane for norm in manifest.batch_norms), default=None),
+        )
+        # Exponents are those of the round's model: a session that is given another in between would derive others.
+        if self._job_path is None or manifest.method.reparametrisation == "auto-beta":
+            return run()
         unfinished = UnfinishedJob(self._job_path, manifest.shapes, manifest.prunable)
         key, done = self._key(task), None
         if (found := unfinished.load(key)) is not None:
@@ -382,7 +393,7 @@ class Agent:
             )
             unfinished.save(progress, session.state())
 
-        return train(session, self._samples, job, done=done, keep_going=lambda: self._keep_going(task), on_epoch=keep)
+        return run(done=done, on_epoch=keep)
 
     def _encode(self, state: State, task: RoundTask, manifest: Manifest) -> Coded:
         return encode_with_feedback(

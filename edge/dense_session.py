@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.artifacts import Artifacts, BatchNorm
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.onnx_runtime import RUNTIME, session_options, training_api
+from sparsyedge.edge.reparametrise import layer_exponents
 from sparsyedge.edge.session import Kind
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -49,6 +50,8 @@ class DenseSession:
         for parameter in self._manifest.parameters:
             value = np.ascontiguousarray(state[parameter.name], dtype=np.float32)
             parameters[parameter.name].data = value
+        for name, exponent in layer_exponents(self._manifest.method, state, self._manifest.prunable).items():
+            parameters[name].data = exponent
 
     def state(self) -> State:
         """A copy of every parameter and running statistic."""

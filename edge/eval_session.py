@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import TrainingError
 from sparsyedge.edge.onnx_runtime import open_graph
+from sparsyedge.edge.reparametrise import layer_exponents
 from sparsyedge.edge.tensors import FloatArray
 
 __all__ = ["EvalSession"]
@@ -20,6 +21,7 @@ class EvalSession:
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
         self._graph = open_graph(artifacts.path("eval"), threads=threads)
+        self._manifest = artifacts.manifest
         # A graph need not use all of a state.
         self._wanted = {each.name for each in self._graph.get_inputs()} & set(artifacts.manifest.shapes)
         self._state: dict[str, FloatArray] = {}
@@ -27,6 +29,7 @@ class EvalSession:
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Evaluate this state from now on; it is not copied."""
         self._state = {name: np.ascontiguousarray(state[name], dtype=np.float32) for name in self._wanted}
+        self._state |= layer_exponents(self._manifest.method, state, self._manifest.prunable)
 
     def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
         """The mean loss over the batch and the logits; nothing changes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -97,6 +98,11 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             and self.activation_threshold == "step"
         )
 
+    @property
+    def density(self) -> Fraction:
+        """The share that the target leaves, as a fraction that all sides count with."""
+        return Fraction(1 - self.sparsity).limit_denominator(10_000)
+
     def group_of(self, device: str) -> int:
         """The group of a device: its number modulo the sum of the shares decides, or a hash where it has none."""
         if not self.shares:
@@ -177,6 +183,37 @@ METHODS: dict[str, MethodRow] = {
             "mask": "fixed",
         },
         options=(*PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+    ),
+    "zerofl": MethodRow(
+        summary="each step computes with every layer's largest weights and inputs; global top-k on what is sent",
+        fields={
+            "reparametrisation": "none",
+            "zero_grad_at_zero": False,
+            "prune_weights": "copy",
+            "prune_activations": True,
+            "activation_density": "target",
+        },
+        options=("prune_weights", *PRUNING_OPTIONS),
+    ),
+    "flash": MethodRow(
+        summary="FLASH-SPDST: a mask by the mean layer densities of round 1, never changed",
+        fields={"reparametrisation": "none", "zero_grad_at_zero": True, "mask": "layer-density"},
+        options=PRUNING_OPTIONS,
+    ),
+    "flash-jmwst": MethodRow(
+        summary="FLASH-JMWST: as flash, and devices move a quarter of the mask in every mask_interval-th round",
+        fields={"reparametrisation": "none", "zero_grad_at_zero": True, "mask": "evolving"},
+        options=("mask_interval", *PRUNING_OPTIONS),
+    ),
+    "spectral": MethodRow(
+        summary="sparsyfed with w|w| over the spectral norm of |W| in place of powers",
+        fields={"reparametrisation": "spectral", "zero_grad_at_zero": True, "prune_activations": True},
+        options=(*PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+    ),
+    "auto-beta": MethodRow(
+        summary="sparsyfed with an exponent per layer, derived from the layer's weights when a round begins",
+        fields={"reparametrisation": "auto-beta", "zero_grad_at_zero": True, "prune_activations": True},
+        options=("exponent", *PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
     ),
     "naive-powerprop": MethodRow(
         summary="powers of weights, trained and sent dense; the model of the last round is pruned",

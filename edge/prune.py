@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.tensors import FloatArray, State
 
-__all__ = ["prune_global", "removed_count"]
+__all__ = ["keep_largest", "prune_global", "removed_count"]
 
 
 def removed_count(size: int, sparsity: float) -> int:
@@ -38,3 +40,11 @@ def prune_global(state: State, names: Sequence[str], sparsity: float) -> State:
         pruned[name] = tensor
         start += tensor.size
     return pruned
+
+
+def keep_largest(tensor: FloatArray, density: Fraction) -> FloatArray:
+    """A copy with that share of the largest magnitudes, rounded up and at least one; ties are all kept."""
+    keep = max(1, math.ceil(density * tensor.size))
+    magnitudes = np.abs(tensor)
+    threshold = np.partition(magnitudes.reshape(-1), tensor.size - keep)[tensor.size - keep]
+    return np.where(magnitudes >= threshold, tensor, np.float32(0))

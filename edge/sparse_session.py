@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.artifacts import PLAIN_ROLES, Artifacts
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.onnx_runtime import open_graph
+from sparsyedge.edge.reparametrise import layer_exponents
 from sparsyedge.edge.session import Kind
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -48,6 +49,7 @@ class SparseSession:
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Take over a state; where the method keeps zeros at zero, its zeros are the mask from now on."""
         self._fixed, self._changing, self._positions = {}, {}, {}
+        self._fixed |= layer_exponents(self._manifest.method, state, self._manifest.prunable)
         for name, value in state.items():
             if name not in self._manifest.prunable:
                 self._changing[name] = np.ascontiguousarray(value, dtype=np.float32)

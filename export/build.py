@@ -31,12 +31,14 @@ from sparsyedge.edge.artifacts import (
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
+from sparsyedge.edge.reparametrise import layer_exponents
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.export import rewrite
 from sparsyedge.export.layers import read_network
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 from sparsyedge.export.sparse_step import build_plan_graph, build_sparse_step
+from sparsyedge.export.theta import insert_reparametrisation
 from sparsyedge.export.trace import INPUT_NAME, LOGITS_NAME, OPSET, trace
 
 __all__ = ["build_artifacts", "state_of"]
@@ -113,20 +115,23 @@ def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Pa
 
     trainable = [name for name, _ in model.named_parameters()]
     prunable = prunable_names(model)
-    rewrite.insert_reparametrisation(forward, trainable=trainable, prunable=prunable, method=method)
-    _generate(forward, trainable=trainable, statistics=statistics, staging=staging)
+    exponents = layer_exponents(method, state_of(model), sorted(prunable))
+    insert_reparametrisation(forward, trainable=trainable, prunable=prunable, method=method, exponents=exponents)
+    _generate(forward, trainable=trainable, statistics=statistics, frozen=[*statistics, *exponents], staging=staging)
     _edit_generated(staging, method=method, prunable=prunable)
     return planes
 
 
-def _generate(forward: onnx.ModelProto, *, trainable: list[str], statistics: dict[str, str], staging: Path) -> None:
+def _generate(
+    forward: onnx.ModelProto, *, trainable: list[str], statistics: dict[str, str], frozen: list[str], staging: Path
+) -> None:
     """Let onnxruntime-training build the gradient graph, the optimizer and the checkpoint."""
     _register_gradients()
     with tempfile.TemporaryDirectory(dir=staging.parent) as generated, _quiet_stderr():
         ort_artifacts.generate_artifacts(
             forward,
             requires_grad=trainable,
-            frozen_params=list(statistics),
+            frozen_params=frozen,
             loss=ort_artifacts.LossType.CrossEntropyLoss,
             optimizer=ort_artifacts.OptimType.SGD,
             artifact_directory=generated,
@@ -157,8 +162,12 @@ def _edit_generated(staging: Path, *, method: Method, prunable: Iterable[str]) -
     graphs = {role: onnx.load(staging / FILE_NAMES[role]) for role in GENERATED_GRAPHS}
     for graph in graphs.values():
         rewrite.drop_counters(graph)
-    if method.prune_activations:
+    if method.prune_activations and method.activation_density == "target":
+        rewrite.insert_activation_pruning(graphs["training"], prunable, density=method.density)
+    elif method.prune_activations:
         rewrite.insert_activation_pruning(graphs["training"], prunable)
+    if method.prune_weights != "none":
+        rewrite.insert_weight_pruning(graphs["training"], prunable, method.density)
     if method.masks_gradients:
         rewrite.insert_gradient_masks(graphs["training"])
     rewrite.freeze_batch_norms(graphs["eval"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -16,7 +17,15 @@ from sparsyedge.edge.methods import Method
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 
-__all__ = ["ReferenceStep", "prune_activation", "reference_step", "reparametrise"]
+__all__ = [
+    "ReferenceStep",
+    "derive_exponents",
+    "effective_weights",
+    "keep_largest",
+    "prune_activation",
+    "reference_step",
+    "reparametrise",
+]
 
 
 @dataclass
@@ -31,57 +40,119 @@ class ReferenceStep:
     """Which inputs of a layer fed the gradient of its weight, by the weight's name."""
 
 
-def reference_step(model: nn.Module, method: Method, x: Tensor, y: Tensor, *, learning_rate: float) -> ReferenceStep:
-    """Take one step on the model in place, BatchNorm's statistics included."""
+def reference_step(
+    model: nn.Module,
+    method: Method,
+    x: Tensor,
+    y: Tensor,
+    *,
+    learning_rate: float,
+    exponents: Mapping[str, float] | None = None,
+) -> ReferenceStep:
+    """Take one step on the model in place, BatchNorm's statistics included.
+
+    `exponents` are those of the layers when the round began, where the method derives them; else this step's.
+    """
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=method.weight_decay)
     optimizer.zero_grad()
-    prunable = prunable_names(model)
-    effective = {name: reparametrise(w, method.beta) if name in prunable else w for name, w in model.named_parameters()}
-    recorder = _MethodMode({id(effective[name]): name for name in prunable} if method.prune_activations else {})
-    with recorder:
-        logits = torch.func.functional_call(model, effective, (x,))
+    prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
+    thetas = effective_weights(model, method, prunable, exponents or derive_exponents(model, method, prunable))
+    # Where the target says how dense inputs are, the first layer's stay whole.
+    pruned = prunable[1:] if method.activation_density == "target" else prunable
+    mode = _MethodMode({id(thetas[name]): name for name in pruned} if method.prune_activations else {}, method)
+    with mode:
+        logits = torch.func.functional_call(model, {**dict(model.named_parameters()), **thetas}, (x,))
     loss = functional.cross_entropy(logits, y)
     loss.backward()  # type: ignore[no-untyped-call]
     if method.masks_gradients:
         _mask_gradients(model, prunable)
     gradients = {
-        name: (w.grad + method.weight_decay * w).detach().numpy().copy()
+        name: (w.grad + method.weight_decay * w).detach().cpu().numpy().copy()
         for name, w in model.named_parameters()
         if w.grad is not None
     }
     optimizer.step()
-    return ReferenceStep(float(loss.detach()), gradients, recorder.relu_signs, recorder.kept_activations)
+    return ReferenceStep(float(loss.detach()), gradients, mode.relu_signs, mode.kept_activations)
 
 
-def _mask_gradients(model: nn.Module, prunable: frozenset[str]) -> None:
-    for name, w in model.named_parameters():
-        if name in prunable and w.grad is not None:
-            w.grad[w.detach() == 0] = 0
+def derive_exponents(model: nn.Module, method: Method, prunable: Sequence[str]) -> dict[str, float]:
+    """The exponent of each layer, where the method derives them from the weights."""
+    if method.reparametrisation != "auto-beta":
+        return dict.fromkeys(prunable, method.beta)
+    exponents = {}
+    with torch.no_grad():
+        for name in prunable:
+            w = model.get_parameter(name)
+            scale = w.abs().max() if method.exponent == "max" else _spectral_norm(w)
+            exponents[name] = 1 + float(w.abs().mean() / scale) if bool(w.any()) else 1.5
+    return exponents
+
+
+def effective_weights(
+    model: nn.Module, method: Method, prunable: Sequence[str], exponents: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """What the layers of a training step compute with, by the weight's name; gradients reach the model's parameters."""
+    thetas = {}
+    for position, name in enumerate(prunable):
+        w = model.get_parameter(name)
+        theta = (
+            w * w.abs() / _spectral_norm(w) if method.reparametrisation == "spectral" else _power(w, exponents[name])
+        )
+        if method.prune_weights != "none" and position > 0:
+            # Straight through: all weights get the gradient of those that were kept.
+            theta = theta + (keep_largest(theta.detach(), method.density) - theta.detach())
+        thetas[name] = theta
+    return thetas
 
 
 def reparametrise(w: Tensor, beta: float) -> Tensor:
     """theta = sign(w)|w|^beta; with beta = 1 the weight itself, whose zeros have gradients."""
-    return w if beta == 1 else torch.sign(w) * torch.abs(w) ** beta
+    return _power(w, beta)
+
+
+def _power(w: Tensor, beta: float) -> Tensor:
+    # A new tensor in any case, since layers are told apart by it.
+    return w.view_as(w) if beta == 1 else torch.sign(w) * torch.abs(w) ** beta
+
+
+def _spectral_norm(w: Tensor) -> Tensor:
+    """The norm of |W| after one power iteration from ones."""
+    matrix = w.abs().flatten(1)
+    left = matrix.sum(dim=1)
+    left = left / torch.sqrt((left * left).sum() + 1e-12)
+    right = matrix.T @ left
+    return torch.sqrt((right * right).sum() + 1e-12)
+
+
+def _mask_gradients(model: nn.Module, prunable: Sequence[str]) -> None:
+    for name in prunable:
+        w = model.get_parameter(name)
+        if w.grad is not None:
+            w.grad[w.detach() == 0] = 0
 
 
 def prune_activation(x: Tensor, weight: Tensor) -> Tensor:
     """The copy of a layer's input that feeds its weight gradient: the largest |x|, as densely as the weights are."""
-    kept_weights, weights = int(torch.count_nonzero(weight)), weight.numel()
-    if kept_weights == weights:
+    return keep_largest(x, Fraction(int(torch.count_nonzero(weight)), weight.numel()))
+
+
+def keep_largest(x: Tensor, density: Fraction) -> Tensor:
+    """The largest |x|, of which ties are all kept; at least one."""
+    keep = max(1, math.ceil(density * x.numel()))
+    if keep >= x.numel():
         return x
-    keep = max(1, -(-kept_weights * x.numel() // weights))
-    magnitudes = x.abs().reshape(-1)
-    threshold = torch.topk(magnitudes, keep).values[-1] if keep < x.numel() else torch.tensor(-math.inf)
+    threshold = torch.topk(x.abs().reshape(-1), keep).values[-1]
     return torch.where(x.abs() >= threshold, x, torch.zeros_like(x))
 
 
 class _MethodMode(TorchFunctionMode):
     """Gives the layers of the named weights (by tensor `id`) the method's backward; writes down signs and masks."""
 
-    def __init__(self, weights: Mapping[int, str]) -> None:
+    def __init__(self, weights: Mapping[int, str], method: Method) -> None:
         super().__init__()
         self._weights = weights
+        self._method = method
         self.relu_signs: list[Tensor] = []
         self.kept_activations: dict[str, Tensor] = {}
 
@@ -99,7 +170,10 @@ class _MethodMode(TorchFunctionMode):
 
     def _layer(self, func: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         """The layer's output on the whole input, with a weight gradient that sees the pruned input alone."""
-        pruned = prune_activation(x.detach(), weight.detach())
+        target = self._method.activation_density == "target"
+        pruned = (
+            keep_largest(x.detach(), self._method.density) if target else prune_activation(x.detach(), weight.detach())
+        )
         self.kept_activations[self._weights[id(weight)]] = pruned != 0
         for_weight = func(pruned, weight, bias, *rest)
         return func(x, weight.detach(), None if bias is None else bias.detach(), *rest) + (

@@ -7,29 +7,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import OP_DOMAIN
 
 __all__ = [
+    "BETA",
+    "OP_DOMAIN_VERSION",
+    "PRUNED_INPUT",
+    "WEIGHT_DECAY",
     "drop_counters",
     "freeze_batch_norms",
+    "import_domain",
     "insert_activation_pruning",
     "insert_gradient_masks",
-    "insert_reparametrisation",
+    "insert_weight_pruning",
     "keep_outputs",
     "name_running_statistics",
+    "redirect",
 ]
 
 OP_DOMAIN_VERSION = 1
 BETA = "sparsyedge.beta"
 WEIGHT_DECAY = "sparsyedge.weight_decay"
 ZERO = "sparsyedge.zero"
+DENSITY = "sparsyedge.density"
+PRUNED_INPUT = ".pruned_input"
+"""Ends the name of the pruned copy of a layer's input, which begins with the weight's."""
 COUNTED_NAME = re.compile(r"onnx::(\w+)::\d+")
 
 
@@ -74,60 +83,37 @@ def keep_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
     model.graph.output.extend(kept)
 
 
-def insert_reparametrisation(
-    model: onnx.ModelProto, *, trainable: Iterable[str], prunable: Iterable[str], method: Method
+def insert_activation_pruning(
+    model: onnx.ModelProto, prunable: Iterable[str], *, density: Fraction | None = None
 ) -> None:
-    """Let every prunable weight pass through PowerProp and every other trainable parameter through Decay.
-
-    SGDOptimizerV2 has no weight decay of its own, so the gradients of these two ops bring it.
-    """
-    graph = model.graph
-    powered = set(prunable)
-    nodes = []
-    renamed: dict[str, str] = {}
-    for name in trainable:
-        renamed[name] = f"{name}.theta" if name in powered else f"{name}.decayed"
-        operator, inputs = ("PowerProp", [name, BETA]) if name in powered else ("Decay", [name])
-        nodes.append(
-            helper.make_node(
-                operator, [*inputs, WEIGHT_DECAY], [renamed[name]], name=f"{name}.{operator}", domain=OP_DOMAIN
-            )
-        )
-    for node in graph.node:
-        _redirect(node, renamed)
-    stock = list(graph.node)
-    del graph.node[:]
-    graph.node.extend([*nodes, *stock])
-    for name, value in ((BETA, method.beta), (WEIGHT_DECAY, method.weight_decay)):
-        graph.initializer.append(numpy_helper.from_array(np.array([value], dtype=np.float32), name))
-    _import_domain(model)
-
-
-def insert_activation_pruning(model: onnx.ModelProto, prunable: Iterable[str]) -> None:
     """Feed each weight gradient from a pruned copy of its layer's input; nothing else of the graph sees the copy.
 
-    ConvGrad reads X only for the weight's gradient and W only for the input's, so the pruned copy changes just what the
-    method says. A linear layer's weight gradient is a Gemm of its own.
+    The copy is as dense as the layer's weights, or has the given density in all layers but the first. ConvGrad reads X
+    only for the weight's gradient and W only for the input's, so the pruned copy changes just what the method says. A
+    linear layer's weight gradient is a Gemm of its own.
     """
     graph = model.graph
     layers = _layer_inputs(graph.node, prunable)
+    if density is not None:
+        layers.pop(next(iter(layers)), None)
+        _add_density(graph, density)
     unseen = set(layers)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         weight = _differentiated_weight(node, layers)
         if weight is not None:
             activation = layers[weight]
-            pruned = f"{weight}.pruned_input"
+            pruned = f"{weight}{PRUNED_INPUT}"
             nodes.append(
                 helper.make_node(
                     "PruneActivation",
-                    [activation, weight],
+                    [activation, weight if density is None else DENSITY],
                     [pruned],
                     name=f"{weight}.PruneActivation",
                     domain=OP_DOMAIN,
                 )
             )
-            _redirect(node, {activation: pruned})
+            redirect(node, {activation: pruned})
             unseen.discard(weight)
         nodes.append(node)
     if unseen:
@@ -136,7 +122,37 @@ def insert_activation_pruning(model: onnx.ModelProto, prunable: Iterable[str]) -
             f"the layers that can be pruned are 2-d convolutions and linear layers"
         )
     _replace_nodes(graph, nodes)
-    _import_domain(model)
+    import_domain(model)
+
+
+def insert_weight_pruning(model: onnx.ModelProto, prunable: Iterable[str], density: Fraction) -> None:
+    """Let every layer but the first compute with its largest weights, forwards and backwards.
+
+    The gradient of the pruned weights is given to all weights, as if pruning had not been there.
+    """
+    graph = model.graph
+    _, *others = _layer_inputs(graph.node, prunable)
+    pruned = {f"{name}.theta": f"{name}.pruned_theta" for name in others}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        redirect(node, pruned)
+        nodes.append(node)
+        for output in set(node.output) & set(pruned):
+            name = f"{output}.PruneActivation"
+            nodes.append(
+                helper.make_node("PruneActivation", [output, DENSITY], [pruned[output]], name=name, domain=OP_DOMAIN)
+            )
+    _replace_nodes(graph, nodes)
+    _add_density(graph, density)
+    import_domain(model)
+
+
+def _add_density(graph: onnx.GraphProto, density: Fraction) -> None:
+    """A vector of that density: PruneActivation asks a tensor how much to keep."""
+    if DENSITY not in {tensor.name for tensor in graph.initializer}:
+        kept = np.zeros(density.denominator, dtype=np.float32)
+        kept[: density.numerator] = 1
+        graph.initializer.append(numpy_helper.from_array(kept, DENSITY))
 
 
 def insert_gradient_masks(model: onnx.ModelProto) -> None:
@@ -183,11 +199,11 @@ def _differentiated_weight(node: onnx.NodeProto, layers: Mapping[str, str]) -> s
     return None
 
 
-def _redirect(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+def redirect(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
     for index, name in enumerate(node.input):
         node.input[index] = renamed.get(name, name)
 
 
-def _import_domain(model: onnx.ModelProto) -> None:
+def import_domain(model: onnx.ModelProto) -> None:
     if OP_DOMAIN not in {opset.domain for opset in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(OP_DOMAIN, OP_DOMAIN_VERSION))

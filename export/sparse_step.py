@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import OP_DOMAIN
+from sparsyedge.edge.reparametrise import exponent_name
 from sparsyedge.export.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
 from sparsyedge.export.rewrite import BETA, OP_DOMAIN_VERSION, WEIGHT_DECAY
 from sparsyedge.export.trace import INPUT_NAME, OPSET
@@ -86,7 +87,7 @@ class _Step:
 
     def _forward_conv(self, conv: Conv) -> None:
         name = conv.weight
-        self._emit("PowerProp", [f"{name}.values", BETA, WEIGHT_DECAY], [f"{name}.theta"])
+        self._emit("PowerProp", [f"{name}.values", self._beta(name), WEIGHT_DECAY], [f"{name}.theta"])
         self._emit("SparseConv", [conv.x, f"{name}.theta", f"{name}.plan"], [conv.y])
         prune = self.method.prune_activations
         # Where zeros are among the values, the plan does not know how many there are.
@@ -146,7 +147,7 @@ class _Step:
         name = conv.weight
         # The weight's gradient first: it frees the saved activation before memory is taken for the input's.
         self._emit("SparseConvGradWeight", [f"{name}.saved", dy, f"{name}.plan"], [f"{name}.theta_grad"])
-        inputs = [f"{name}.values", f"{name}.theta_grad", BETA, WEIGHT_DECAY, LEARNING_RATE]
+        inputs = [f"{name}.values", f"{name}.theta_grad", self._beta(name), WEIGHT_DECAY, LEARNING_RATE]
         self._emit("PowerPropStep", inputs, [f"{name}.values.new"])
         if conv.needs_input_gradient:
             before = self.gradients.pop(conv.x, None)
@@ -174,6 +175,10 @@ class _Step:
     def _update(self, parameter: str) -> None:
         self._emit("DecayStep", [parameter, f"{parameter}.grad", WEIGHT_DECAY, LEARNING_RATE], [f"{parameter}.new"])
 
+    def _beta(self, weight: str) -> str:
+        """The exponent of a layer: its own, which the session brings, or the one of all."""
+        return exponent_name(weight) if self.method.reparametrisation == "auto-beta" else BETA
+
     def _new_gradient(self, tensor: str, part: str = "") -> str:
         """A name for the gradient of a tensor; `part` tells the contributions of several consumers apart."""
         self.gradients[tensor] = _gradient(tensor) + (f".{part}" if part else "")
@@ -196,6 +201,8 @@ class _Step:
             inputs.append(_value(f"{name}.plan", TensorProto.INT32, [f"{name}.plan_size"]))
             inputs.append(_value(f"{name}.values", TensorProto.FLOAT, [f"{name}.nnz"]))
             outputs.append(_value(f"{name}.values.new", TensorProto.FLOAT, [f"{name}.nnz"]))
+            if self._beta(name) != BETA:
+                inputs.append(_value(self._beta(name), TensorProto.FLOAT, [1]))
         for name, size in network.vectors.items():
             inputs.append(_value(name, TensorProto.FLOAT, [size]))
             outputs.append(_value(f"{name}.new", TensorProto.FLOAT, [size]))

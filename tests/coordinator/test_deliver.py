@@ -10,9 +10,10 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from sparsyedge.coordinator.deliver import inference_model, power, write_model
+from sparsyedge.coordinator.deliver import inference_model, write_model
 from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.reparametrise import power
 from sparsyedge.edge.tensors import State
 
 

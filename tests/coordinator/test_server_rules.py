@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparsyedge.coordinator.server_rules import combine
-from sparsyedge.edge.local_update import finish_update
+from sparsyedge.edge.local_update import exchange_weights, finish_update
 from sparsyedge.edge.methods import Method, make_method
 from sparsyedge.edge.tensors import State
 
@@ -38,6 +38,8 @@ def record_rounds(method: Method) -> list[tuple[list[tuple[int, State]], State]]
         updates = []
         for device, samples in enumerate(SAMPLES):
             trained = train(model, method, round_number=number, device=device)
+            if method.evolves_mask(number):
+                trained = exchange_weights(trained, PRUNABLE, method.regrow_rate, seed=[number, device])
             update = finish_update(method, trained, prunable=PRUNABLE, sparsity=method.sparsity, start=model)
             updates.append((samples, update))
         model = combine(iter(updates), method, PRUNABLE, round_number=number, rounds=ROUNDS)
@@ -101,3 +103,53 @@ def test_naive_powers_are_pruned_after_the_last_round_alone() -> None:
 def test_pruned_changes_leave_the_model_dense() -> None:
     models = [model for _, model in record_rounds(make_method("sparsyfed", sparsity=0.8, uplink="delta"))]
     assert [count(model) for model in models] == [100, 100, 100]
+
+
+def layer_counts(updates: list[tuple[int, State]], kept: int) -> dict[str, int]:
+    """The mean device's non-zeros of each layer, scaled to the target, in exact arithmetic."""
+    means = {
+        name: sum(Fraction(samples * int(np.count_nonzero(state[name])), sum(SAMPLES)) for samples, state in updates)
+        for name in PRUNABLE
+    }
+    scale = kept / sum(means.values())
+    return {name: int(mean * scale) for name, mean in means.items()}
+
+
+def largest_of_mean(
+    updates: list[tuple[int, State]], name: str, keep: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    mean = np.abs(exact_mean(updates, name)[name].reshape(-1))
+    return np.sort(np.argsort(-mean, kind="stable")[:keep])
+
+
+def test_flash_keeps_the_mean_density_of_each_layer_and_its_mask_for_ever() -> None:
+    history = record_rounds(make_method("flash", sparsity=0.8))
+    updates, first = history[0]
+    counts = layer_counts(updates, kept=20)
+    assert 18 <= sum(counts.values()) <= 20
+    for name in PRUNABLE:
+        assert np.array_equal(np.flatnonzero(first[name]), largest_of_mean(updates, name, counts[name]))
+    for _, model in history[1:]:
+        assert all(np.array_equal(model[name] != 0, first[name] != 0) for name in PRUNABLE)
+
+
+def test_jmwst_moves_the_mask_and_keeps_its_size() -> None:
+    history = record_rounds(make_method("flash-jmwst", sparsity=0.8))
+    masks = [np.concatenate([model[name].reshape(-1) != 0 for name in PRUNABLE]) for _, model in history]
+    assert all(18 <= int(mask.sum()) <= 20 for mask in masks)
+    assert not np.array_equal(masks[1], masks[2])
+    for updates, model in history:
+        for name in PRUNABLE:
+            kept = int(np.count_nonzero(model[name]))
+            assert np.array_equal(np.flatnonzero(model[name]), largest_of_mean(updates, name, kept))
+
+
+def test_jmwst_moves_the_mask_in_every_so_many_rounds_alone() -> None:
+    history = record_rounds(make_method("flash-jmwst", sparsity=0.8, mask_interval=2))
+    masks = [np.concatenate([model[name].reshape(-1) != 0 for name in PRUNABLE]) for _, model in history]
+    assert np.array_equal(masks[1], masks[2])
+
+
+def test_zerofl_averages_what_was_sent_and_lets_the_mask_move() -> None:
+    models = [model for _, model in record_rounds(make_method("zerofl", sparsity=0.8))]
+    assert any(np.any((models[2][name] != 0) & (models[0][name] == 0)) for name in PRUNABLE)

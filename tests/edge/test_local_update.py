@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
 
-from sparsyedge.edge.local_update import finish_update, needs_start, start_state
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sparsyedge.edge.local_update import exchange_weights, finish_update, needs_start, start_state, step_rule
 from sparsyedge.edge.methods import make_method
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.prune import prune_global
+from sparsyedge.edge.session import Kind
+from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.trainer import LocalJob
 
 PRUNABLE = ("a", "b")
 
@@ -53,3 +60,77 @@ def test_a_group_prunes_the_received_model_to_its_own_target_before_training() -
     assert start_state(common, received, prunable=PRUNABLE, sparsity=0.8) is received
     start = start_state(grouped, received, prunable=PRUNABLE, sparsity=0.9)
     assert sum(np.count_nonzero(start[name]) for name in PRUNABLE) == 5
+
+
+class RecordingSession:
+    """Holds a state and takes no steps."""
+
+    kind: Kind = "dense"
+
+    def __init__(self, state: State) -> None:
+        self._state = dict(state)
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        self._state = dict(state)
+
+    def state(self) -> State:
+        return dict(self._state)
+
+    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+        raise NotImplementedError
+
+
+def make_job(round_number: int) -> LocalJob:
+    return LocalJob("device-7", round_number, seed=1, epochs=1, batch_size=2, learning_rate=0.1)
+
+
+def nonzeros(state: State) -> dict[str, int]:
+    return {name: int(np.count_nonzero(state[name])) for name in PRUNABLE}
+
+
+def test_an_exchange_moves_a_quarter_of_each_layer_and_keeps_the_count() -> None:
+    before = prune_global(make_state(1), PRUNABLE, 0.5)
+    after = exchange_weights(before, PRUNABLE, 0.25, seed=[1, 2])
+    assert nonzeros(after) == nonzeros(before)
+    for name in PRUNABLE:
+        gone = (before[name] != 0) & (after[name] == 0)
+        stayed = (before[name] != 0) & (after[name] == before[name])
+        assert int(stayed.sum()) == nonzeros(before)[name] - nonzeros(before)[name] // 4
+        assert np.abs(before[name][gone]).max(initial=0) <= np.abs(before[name][stayed]).min()
+        assert np.abs(after[name][~stayed]).max() < 1e-7
+
+
+def test_the_same_seed_exchanges_the_same_weights() -> None:
+    before = prune_global(make_state(1), PRUNABLE, 0.5)
+    first, again, other = (exchange_weights(before, PRUNABLE, 0.25, seed=seed) for seed in ([1, 2], [1, 2], [1, 3]))
+    assert all(np.array_equal(first[name], again[name]) for name in PRUNABLE)
+    assert any(not np.array_equal(first[name], other[name]) for name in PRUNABLE)
+
+
+def test_a_device_exchanges_weights_once_in_the_middle_of_the_epoch() -> None:
+    session = RecordingSession(prune_global(make_state(1), PRUNABLE, 0.5))
+    rule = step_rule(make_method("flash-jmwst"), session, PRUNABLE, make_job(2))
+    assert rule is not None
+    changed = []
+    for number in range(5):
+        before = session.state()
+        rule(number, 5)
+        changed.append(any(not np.array_equal(session.state()[name], before[name]) for name in PRUNABLE))
+    assert changed == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize(("interval", "rounds"), [(1, [2, 3, 4, 5, 6, 7]), (5, [2, 7])])
+def test_the_mask_evolves_in_every_so_many_rounds(interval: int, rounds: list[int]) -> None:
+    method = make_method("flash-jmwst", mask_interval=interval)
+    session = RecordingSession(make_state(1))
+    evolving = [n for n in range(1, 8) if step_rule(method, session, PRUNABLE, make_job(n)) is not None]
+    assert evolving == rounds
+
+
+def test_zerofl_in_place_forgets_what_a_step_does_not_use() -> None:
+    session = RecordingSession(make_state(1))
+    rule = step_rule(make_method("zerofl", sparsity=0.8, prune_weights="in-place"), session, PRUNABLE, make_job(1))
+    assert rule is not None
+    rule(0, 1)
+    assert nonzeros(session.state()) == {"a": 20, "b": 6}  # the first layer stays dense
+    assert step_rule(make_method("zerofl"), session, PRUNABLE, make_job(1)) is None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
+from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ArtifactError
@@ -47,6 +50,20 @@ def test_a_teacher_forced_step_agrees_with_torch(name: str, export_method: Expor
     assert max(parity.loss, parity.gradient, parity.updated, parity.sparse or 0.0) <= 3e-5
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("auto-beta", {"exponent": "sigma"}),
+        ("sparsyfed", {"beta": 1.0}),
+        ("zerofl", {"sparsity": 0.99}),
+        ("topk", {"sparsity": 0.99}),
+    ],
+)
+def test_so_does_a_step_with_options(name: str, options: dict[str, Any], export_method: Export) -> None:
+    parity = verify(export_method(name, **options))
+    assert max(parity.loss, parity.gradient, parity.updated, parity.sparse or 0.0) <= 1e-3
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_zeros_grow_back_exactly_where_the_method_says_so(name: str, export_method: Export) -> None:
     artifacts = export_method(name)
@@ -75,3 +92,31 @@ def test_biases_and_norms_train_where_weights_are_masked(export_method: Export) 
     after = session.state()
     others = [p.name for p in artifacts.manifest.parameters if p.trainable and not p.prunable]
     assert all(np.count_nonzero(after[name] != start[name]) for name in others)
+
+
+@pytest.mark.parametrize("name", ["auto-beta", "spectral", "naive-powerprop"])
+def test_the_delivered_model_computes_what_devices_evaluate(name: str, export_method: Export, tmp_path: Path) -> None:
+    artifacts = export_method(name)
+    session, start = pruned_start(artifacts)
+    session.load(start)
+    x, y = batch()
+    _, logits = session.evaluate(x, y)
+    write_model(tmp_path / "model.onnx", start, artifacts)
+    plain = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(plain.run(None, {"x": x})[0], logits, rtol=1e-4, atol=1e-4)
+
+
+def test_the_first_forward_with_powers_equals_the_one_without(export_method: Export) -> None:
+    x, y = batch()
+    losses = [DenseSession(export_method(name)).evaluate(x, y)[0] for name in ("sparsyfed", "dense", "topk")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[1] == losses[2]
+
+
+def test_without_sparsity_and_powers_sparsyfed_is_plain_averaging(export_method: Export) -> None:
+    states = []
+    for name, options in (("sparsyfed", {"beta": 1.0, "sparsity": 0.0}), ("dense", {})):
+        session = DenseSession(export_method(name, **options))
+        session.train_step(*batch(), 0.1)
+        states.append(session.state())
+    assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])
