@@ -8,6 +8,8 @@ be right raises FrameError; edge/native/codec/codec.h says what each function do
 from __future__ import annotations
 
 import ctypes
+import enum
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,24 +22,26 @@ from sparsyedge.edge.native import codec_path
 __all__ = [
     "Bits",
     "Bytes",
+    "Coding",
     "Halves",
+    "MaskBits",
     "Positions",
     "Sparse",
-    "apply_steps",
     "bf16",
     "complement",
     "count_nonzero",
     "difference",
+    "drop",
     "dropped_ranks",
-    "from_bf16",
+    "expand",
     "gather",
-    "join_planes",
-    "keep",
+    "mask_positions",
     "nonzero",
-    "restore",
+    "nonzero_mask",
+    "put_plane",
     "rice_decode",
     "rice_encode",
-    "scatter",
+    "rice_mask",
     "split_planes",
     "steps_of",
 ]
@@ -46,8 +50,10 @@ Bits = NDArray[np.uint32]
 Halves = NDArray[np.uint16]
 Positions = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
+MaskBits = NDArray[np.uint32]
+"""A bit per entry of a tensor, set where it is kept."""
 
-VERSION = 1
+VERSION = 2
 """Of the library's functions; se_codec_version() must say the same."""
 
 TRUNCATED = -1
@@ -61,6 +67,14 @@ _FAULTS = {
     NO_ROOM: "a mask keeps more entries than its header says",
     -7: "a value or a scale is NaN or infinite",
 }
+
+
+class Coding(enum.IntEnum):
+    """How words stand for values."""
+
+    LOSSLESS = 0
+    BF16 = 1
+    INT8 = 2
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------
@@ -130,14 +144,33 @@ def dropped_ranks(base: Sparse, kept: Positions) -> tuple[Positions, Bits] | Non
     return None if _call("se_dropped_ranks", *arguments, allowed=NOT_NESTED) == NOT_NESTED else (ranks, values)
 
 
-def keep(base: Sparse, ranks: Positions) -> Sparse:
-    """The base's entries without those of the given ranks: the inverse of dropped_ranks."""
-    count = base.values.size - ranks.size
-    positions, values = np.empty(count, dtype=np.uint32), np.empty(count, dtype=np.uint32)
-    flags = np.empty(base.values.size, dtype=np.uint8)
-    order = _magnitude_order(base.values)
-    _call("se_keep", *base, base.values.size, order, ranks, ranks.size, flags, values, positions, count)
-    return Sparse(positions, values)
+def rice_mask(codes: Bytes, *, parameter: int, size: int, count: int, zeros: bool) -> tuple[MaskBits, int]:
+    """The mask whose codes list the `count` entries that are kept, or that are not; and how many bytes they took."""
+    mask = _empty_mask(size)
+    return mask, _call("se_rice_mask", codes, codes.size, parameter, size, count, zeros, mask)
+
+
+def nonzero_mask(bits: Bits) -> tuple[MaskBits, int]:
+    """The mask of the entries with any bit set, and how many they are."""
+    mask = _empty_mask(bits.size)
+    return mask, _call("se_nonzero_mask", bits, bits.size, mask)
+
+
+def drop(mask: MaskBits, base: Bits, ranks: Positions) -> None:
+    """Take the entries of the given ranks from the mask of a base's non-zeros: undoes dropped_ranks."""
+    assert mask.size == -(-base.size // 32)
+    _call("se_drop", base, base.size, ranks, ranks.size, mask)
+
+
+def mask_positions(mask: MaskBits, size: int, piece: int = 1 << 14) -> Iterator[Positions]:
+    """What a mask keeps, a piece at a time; each is gone when the next is asked for."""
+    positions, following = np.empty(piece, dtype=np.uint32), ctypes.c_size_t(0)
+    while count := _call("se_mask_positions", mask, size, ctypes.byref(following), positions, piece):
+        yield positions[:count]
+
+
+def _empty_mask(size: int) -> MaskBits:
+    return np.empty(-(-size // 32), dtype=np.uint32)
 
 
 def _magnitude_order(bits: Bits) -> Positions:
@@ -153,14 +186,6 @@ def gather(bits: Bits, positions: Positions) -> Bits:
     return values
 
 
-def scatter(values: Bits, positions: Positions, size: int) -> Bits:
-    """A tensor of `size` entries that is +0.0 but at the given positions; untouched pages of it cost no memory."""
-    assert values.size == positions.size
-    bits = np.zeros(size, dtype=np.uint32)
-    _call("se_scatter", values, positions, positions.size, bits, size)
-    return bits
-
-
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
@@ -172,11 +197,22 @@ def split_planes(words: NDArray[Any]) -> Bytes:
     return planes
 
 
-def join_planes(planes: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The words whose planes these are."""
-    words = np.empty(len(planes) // dtype.itemsize, dtype=dtype)
-    _call("se_join_planes", np.frombuffer(planes, dtype=np.uint8), words.size, dtype.itemsize, words)
-    return words
+def put_plane(plane: Bytes, words: Bits, byte: int) -> None:
+    """Set one byte of each word, the lowest being number 0."""
+    assert plane.size == words.size
+    _call("se_put_plane", plane, plane.size, byte, words)
+
+
+def expand(
+    bits: Bits, *, count: int, mask: MaskBits | None, base: Bits | None, coding: Coding, scale: float = 0.0
+) -> None:
+    """Make a tensor, in place, of the words of what it keeps, which are its last `count` entries; the others are zero.
+
+    Without a mask everything is kept; without a base words stand alone. The same bits on every machine.
+    """
+    assert base is None or base.size == bits.size
+    assert mask is None or mask.size == -(-bits.size // 32)
+    _call("se_expand", mask, bits.size, count, base, coding, scale, bits)
 
 
 def difference(words: NDArray[Any], base: NDArray[Any]) -> NDArray[Any]:
@@ -187,26 +223,11 @@ def difference(words: NDArray[Any], base: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
-def restore(differences: NDArray[Any], base: NDArray[Any]) -> NDArray[Any]:
-    """The patterns whose differences to the base these are."""
-    assert (differences.size, differences.dtype) == (base.size, base.dtype)
-    out = np.empty_like(differences)
-    _call(f"se_restore{8 * differences.dtype.itemsize}", differences, base, differences.size, out)
-    return out
-
-
 def bf16(bits: Bits) -> Halves:
     """Floats rounded to their upper 16 bits, ties to even."""
     halves = np.empty(bits.size, dtype=np.uint16)
     _call("se_bf16_round", bits, bits.size, halves)
     return halves
-
-
-def from_bf16(halves: Halves) -> Bits:
-    """The floats with these upper 16 bits."""
-    bits = np.empty(halves.size, dtype=np.uint32)
-    _call("se_bf16_widen", halves, halves.size, bits)
-    return bits
 
 
 def steps_of(bits: Bits, base: Bits) -> tuple[NDArray[np.int8], float]:
@@ -219,14 +240,6 @@ def steps_of(bits: Bits, base: Bits) -> tuple[NDArray[np.int8], float]:
     scale = ctypes.c_float()
     _call("se_int8_encode", bits, base, bits.size, steps, ctypes.byref(scale))
     return steps, scale.value
-
-
-def apply_steps(steps: NDArray[np.int8], base: Bits, scale: float) -> Bits:
-    """The base moved by the steps; the same bits on every machine."""
-    assert steps.size == base.size
-    out = np.empty(base.size, dtype=np.uint32)
-    _call("se_int8_decode", steps, base, base.size, scale, out)
-    return out
 
 
 # ---- the library -----------------------------------------------------------------------------------------------------
@@ -242,19 +255,18 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_rice_decode": (_ARRAY, _SIZE, _WORD, _SIZE, _ARRAY, _SIZE),
     "se_magnitude_order": (_ARRAY, _SIZE, _ARRAY),
     "se_dropped_ranks": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE),
-    "se_keep": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE),
+    "se_rice_mask": (_ARRAY, _SIZE, _WORD, _SIZE, _SIZE, _WORD, _ARRAY),
+    "se_nonzero_mask": (_ARRAY, _SIZE, _ARRAY),
+    "se_drop": (_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY),
+    "se_mask_positions": (_ARRAY, _SIZE, ctypes.POINTER(_SIZE), _ARRAY, _SIZE),
     "se_gather": (_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY),
-    "se_scatter": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _SIZE),
     "se_split_planes": (_ARRAY, _SIZE, _SIZE, _ARRAY),
-    "se_join_planes": (_ARRAY, _SIZE, _SIZE, _ARRAY),
+    "se_put_plane": (_ARRAY, _SIZE, _SIZE, _ARRAY),
     "se_difference32": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
-    "se_restore32": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_difference16": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
-    "se_restore16": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_bf16_round": (_ARRAY, _SIZE, _ARRAY),
-    "se_bf16_widen": (_ARRAY, _SIZE, _ARRAY),
     "se_int8_encode": (_ARRAY, _ARRAY, _SIZE, _ARRAY, ctypes.POINTER(_FLOAT)),
-    "se_int8_decode": (_ARRAY, _ARRAY, _SIZE, _FLOAT, _ARRAY),
+    "se_expand": (_ARRAY, _SIZE, _SIZE, _ARRAY, _WORD, _FLOAT, _ARRAY),
 }
 
 
@@ -289,4 +301,5 @@ def _native(argument: Any) -> Any:
     if not isinstance(argument, np.ndarray):
         return argument
     assert argument.flags.c_contiguous
-    return argument.ctypes.data
+    # Half the time of `.ctypes.data`, which makes an object on the way; a frame takes a thousand of these.
+    return argument.__array_interface__["data"][0]

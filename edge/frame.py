@@ -22,7 +22,9 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import FrameError
 
@@ -33,6 +35,7 @@ __all__ = [
     "FrameHeader",
     "Mask",
     "Other",
+    "SectionReader",
     "Weight",
     "check_tensors",
     "decompress",
@@ -52,6 +55,10 @@ HEADER_LEVEL = 19
 MAX_WINDOW_BYTES = 1 << 23
 """What any zstd decoder must offer; a section that asks for more memory is refused."""
 BASE_CHECK_BYTES = 8
+# Of zstd's own format (RFC 8878): what a block starts with, the kind that repeats one byte, the checksum at the end.
+BLOCK_HEADER_BYTES = 3
+REPEATED_BYTE = 1
+CHECKSUM_BYTES = 4
 
 Codec = Literal["lossless", "bf16", "int8"]
 """How the values of weights travel; all other tensors always travel without loss."""
@@ -172,27 +179,64 @@ def read_header(frame: bytes) -> FrameHeader:
     return header
 
 
-def sections(frame: bytes, header: FrameHeader) -> tuple[bytes, bytes, bytes]:
-    """The masks, the weights and the others of a frame whose header was read."""
+def sections(frame: bytes, header: FrameHeader) -> tuple[memoryview, memoryview, memoryview]:
+    """The masks, the weights and the others of a frame whose header was read; nothing is copied."""
+    view = memoryview(frame)
     others = len(frame) - DIGEST_BYTES - header.other_bytes
     weights = others - header.weight_bytes
     masks = weights - header.mask_bytes
-    return frame[masks:weights], frame[weights:others], frame[others : len(frame) - DIGEST_BYTES]
+    return view[masks:weights], view[weights:others], view[others : len(frame) - DIGEST_BYTES]
 
 
 def decompress(section: bytes, expected: int) -> bytes:
     """Exactly `expected` bytes, or FrameError; a section that claims more is refused before memory is taken for it."""
-    if expected == 0:
-        if section:
-            raise FrameError(f"section of {len(section)} bytes, though the header implies none")
-        return b""
-    try:
-        if zstandard.frame_content_size(section) != expected:
-            raise FrameError(f"section does not declare the {expected} bytes that the header implies")
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-        return decompressor.decompress(section, max_output_size=expected, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise FrameError(f"section cannot be decompressed: {error}") from error
+    content = np.empty(expected, dtype=np.uint8)
+    SectionReader(section, expected).read(content)
+    return content.tobytes()
+
+
+class SectionReader:
+    """Gives a compressed section piece by piece; raises FrameError for one that is not `expected` bytes, no more."""
+
+    def __init__(self, section: bytes | memoryview, expected: int) -> None:
+        if expected == 0:
+            if section:
+                raise FrameError(f"section of {len(section)} bytes, though the header implies none")
+            return
+        try:
+            if zstandard.frame_content_size(section) != expected:
+                raise FrameError(f"section does not declare the {expected} bytes that the header implies")
+            if _compressed_bytes(section) != len(section):
+                raise FrameError("section is cut, or has bytes behind its end")
+            decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+            self._stream = decompressor.stream_reader(section)
+        except zstandard.ZstdError as error:
+            raise FrameError(f"section cannot be decompressed: {error}") from error
+
+    def read(self, into: NDArray[np.uint8]) -> None:
+        """Fill the array with what comes next."""
+        filled = 0
+        while filled < into.size:
+            try:
+                count = self._stream.readinto(into[filled:])
+            except zstandard.ZstdError as error:
+                raise FrameError(f"section cannot be decompressed: {error}") from error
+            if count == 0:
+                raise FrameError("section ends before the bytes that it declares")
+            filled += count
+
+
+def _compressed_bytes(section: bytes | memoryview) -> int:
+    """How long the first zstd frame of a section is, by its blocks' headers; beyond the section where it is cut."""
+    end = zstandard.frame_header_size(section)
+    last = False
+    while not last and end + BLOCK_HEADER_BYTES <= len(section):
+        header = int.from_bytes(section[end : end + BLOCK_HEADER_BYTES], "little")
+        last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        end += BLOCK_HEADER_BYTES + (1 if kind == REPEATED_BYTE else size)
+    if not last:
+        return len(section) + 1
+    return end + (CHECKSUM_BYTES if zstandard.get_frame_parameters(section).has_checksum else 0)
 
 
 def check_tensors(header: FrameHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:

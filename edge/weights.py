@@ -1,8 +1,10 @@
-"""One weight of a frame: its mask as Golomb-Rice codes and its values as words, and back. No I/O."""
+"""One weight of a frame: its mask as Golomb-Rice codes and its values as words, and back. No I/O.
+
+A receiver takes memory for the tensor itself and for a bit per entry, whatever a frame claims to keep.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge import codec as native
-from sparsyedge.edge.codec import Bits, Bytes, Positions
+from sparsyedge.edge.codec import Bits, Bytes, MaskBits, Positions
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.frame import Codec, Mask, Weight
 from sparsyedge.edge.tensors import FloatArray
 
-__all__ = ["WORDS", "CodedWeight", "bits_of", "decode_mask", "decode_values", "dense", "encode_weight"]
+__all__ = ["WORDS", "CodedWeight", "bits_of", "decode_mask", "encode_weight"]
 
 WORDS: dict[Codec, np.dtype[Any]] = {
     "lossless": np.dtype("<u4"),
@@ -26,7 +28,7 @@ WORDS: dict[Codec, np.dtype[Any]] = {
 
 NESTED_LIMIT = 2
 """A mask of dropped entries needs a base with at most this many non-zeros per kept one: one with more is no shorter way
-to say what is kept, and the limit lets both sides find the base's non-zeros in one pass, in memory of known size."""
+to say what is kept, and the limit lets a sender find the base's non-zeros in one pass, in memory of known size."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,6 @@ class CodedWeight:
 def bits_of(tensor: FloatArray) -> Bits:
     """The bit patterns of a tensor's entries, in order; its own memory where it is contiguous."""
     return np.ascontiguousarray(tensor, dtype="<f4").reshape(-1).view(np.uint32)
-
-
-def dense(bits: Bits, positions: Positions | None, shape: tuple[int, ...]) -> FloatArray:
-    """The tensor with these entries at those positions, or everywhere; it owns its memory."""
-    full = bits.copy() if positions is None else native.scatter(bits, positions, math.prod(shape))
-    return full.view(np.float32).reshape(shape)
 
 
 def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec: Codec) -> CodedWeight:
@@ -73,34 +69,30 @@ def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec:
     return CodedWeight(entry, codes[1], words, None if kept is None else kept.positions, near)
 
 
-def decode_mask(weight: Weight, codes: Bytes, base: Bits | None) -> tuple[Positions | None, Bits | None, int]:
-    """What a weight keeps (None for everything), the base's entries there, and how many bytes of the codes said so."""
+def decode_mask(weight: Weight, codes: Bytes, base: Bits | None) -> tuple[MaskBits | None, int]:
+    """What a weight keeps (None for everything), and how many bytes of the codes said so."""
     if weight.mask is Mask.ALL:
-        return None, base, 0
+        return None, 0
     if weight.mask is Mask.DROPPED:
         assert base is not None
-        held = native.nonzero(base, min(NESTED_LIMIT * weight.kept, base.size))
-        if held is None or weight.kept > held.values.size:
-            raise FrameError(f"it keeps {weight.kept} entries of a base that has not about as many")
-        count = held.values.size - weight.kept
-        ranks, used = native.rice_decode(codes, parameter=weight.parameter, size=held.values.size, count=count)
-        return *native.keep(held, ranks), used
-    size = weight.size
-    count = weight.kept if weight.mask is Mask.KEPT else size - weight.kept
-    positions, used = native.rice_decode(codes, parameter=weight.parameter, size=size, count=count)
-    if weight.mask is Mask.ZEROS:
-        positions = native.complement(positions, size)
-    return positions, None if base is None else native.gather(base, positions), used
+        return _decode_dropped(weight, codes, base)
+    zeros = weight.mask is Mask.ZEROS
+    return native.rice_mask(
+        codes,
+        parameter=weight.parameter,
+        size=weight.size,
+        count=weight.size - weight.kept if zeros else weight.kept,
+        zeros=zeros,
+    )
 
 
-def decode_values(words: NDArray[Any], base: Bits | None, *, codec: Codec, scale: float) -> Bits:
-    """The entries that the words stand for."""
-    if codec == "lossless":
-        return words if base is None else native.restore(words, base)
-    if codec == "bf16":
-        return native.from_bf16(words if base is None else native.restore(words, native.bf16(base)))
-    assert base is not None
-    return native.apply_steps(words, base, scale)
+def _decode_dropped(weight: Weight, codes: Bytes, base: Bits) -> tuple[MaskBits, int]:
+    mask, held = native.nonzero_mask(base)
+    if not weight.kept <= held <= NESTED_LIMIT * weight.kept:
+        raise FrameError(f"it keeps {weight.kept} entries of a base that has {held}, which is not about as many")
+    ranks, used = native.rice_decode(codes, parameter=weight.parameter, size=held, count=held - weight.kept)
+    native.drop(mask, base, ranks)
+    return mask, used
 
 
 def _encode_mask(positions: Positions, size: int, base: Bits | None) -> tuple[Mask, tuple[int, Bytes], Bits | None]:

@@ -6,8 +6,9 @@
 A weight (a tensor that is pruned) travels as a mask and the values that it keeps; every other tensor as all its values.
 The mask is explicit: a value that is rounded to zero keeps its place. With a base, the model that both sides hold,
 masks are what was dropped of the base's non-zeros, and values are differences. Everything that a header claims is
-checked against the receiver's own table of shapes before memory is taken for it; beyond the decoded state itself,
-memory grows with the entries that are kept. docs/protocol.md has the format byte by byte.
+checked against the receiver's own table of shapes before memory is taken for it: for the state, a bit per entry and, of
+a mask over a base, two bytes per entry at most; values are read into their places. docs/protocol.md has the format
+byte by byte.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ import zstandard
 from numpy.typing import NDArray
 
 from sparsyedge.edge import codec as native
-from sparsyedge.edge.codec import Bits, Positions
+from sparsyedge.edge.codec import Bits, Coding, MaskBits
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.frame import (
     BASE_CHECK_BYTES,
     Codec,
     FrameHeader,
     Other,
+    SectionReader,
     Weight,
     check_tensors,
-    decompress,
     read_header,
     seal,
     sections,
@@ -43,8 +44,6 @@ from sparsyedge.edge.weights import (
     CodedWeight,
     bits_of,
     decode_mask,
-    decode_values,
-    dense,
     encode_weight,
 )
 
@@ -63,6 +62,8 @@ __all__ = [
 
 LOSSLESS: Codec = "lossless"
 DEFAULT_CODEC = LOSSLESS
+CODINGS: dict[Codec, Coding] = {"lossless": Coding.LOSSLESS, "bf16": Coding.BF16, "int8": Coding.INT8}
+PIECE_BYTES = 1 << 16
 
 # Trained values repeat nothing worth pointing back to: matches that zstd finds in them are chance, and cost more than
 # they save. A table of 64 places finds few of those and still the long runs of zeros; the entropy code does the rest.
@@ -122,9 +123,7 @@ def encode_frame(
         run=run,
         round=round_number,
         base_id=base_id,
-        base_check=_base_check(
-            [(weight.positions, weight.base) for weight in weights] + [(None, other.base) for other in others]
-        ),
+        base_check=_base_check(_used_in([*weights, *others])),
         codec=codec,
         weights=tuple(weight.entry for weight in weights),
         others=tuple(other.entry for other in others),
@@ -132,9 +131,10 @@ def encode_frame(
         weight_bytes=len(weight_section),
         other_bytes=len(other_section),
     )
+    frame = seal(header, masks, weight_section, other_section)
     if codec != LOSSLESS:
-        decoded |= {weight.entry.name: _decoded(weight, codec) for weight in weights}
-    return Encoded(seal(header, masks, weight_section, other_section), decoded)
+        decoded = decode_frame(frame, header.shapes, base).state
+    return Encoded(frame, decoded)
 
 
 def decode_frame(
@@ -148,18 +148,25 @@ def decode_frame(
     check_tensors(header, shapes)
     masks, weight_section, other_section = sections(frame, header)
     held = _base_bits(header, base)
-    kept = [*_decode_masks(header.weights, masks, held), *((None, held.get(other.name)) for other in header.others)]
-    if _base_check(kept) != header.base_check:
-        raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base at hand is another model")
-    words = itertools.chain(
-        _words(weight_section, [weight.kept for weight in header.weights], WORDS[header.codec]),
-        _words(other_section, [other.size for other in header.others], WORDS[LOSSLESS]),
+    kept = [*_decode_masks(header.weights, masks, held), *[None] * len(header.others)]
+    used = (
+        piece
+        for tensor, mask in zip(header.tensors, kept, strict=True)
+        if tensor.name in held
+        for piece in _used_of(held[tensor.name], mask)
     )
-    state: State = {}
-    for tensor, (positions, near), coded in zip(header.tensors, kept, words, strict=True):
-        codec, scale = (header.codec, tensor.scale) if isinstance(tensor, Weight) else (LOSSLESS, 0.0)
-        values = decode_values(coded, near, codec=codec, scale=scale)
-        state[tensor.name] = dense(values, positions, tensor.shape)
+    if _base_check(used) != header.base_check:
+        raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base at hand is another model")
+    state: State = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in header.tensors}
+    _fill(weight_section, [_tail(state[weight.name], weight.kept) for weight in header.weights], WORDS[header.codec])
+    _fill(other_section, [_tail(state[other.name], other.size) for other in header.others], WORDS[LOSSLESS])
+    for tensor, mask in zip(header.tensors, kept, strict=True):
+        bits, near = bits_of(state[tensor.name]), held.get(tensor.name)
+        if isinstance(tensor, Weight):
+            coding = CODINGS[header.codec]
+            native.expand(bits, count=tensor.kept, mask=mask, base=near, coding=coding, scale=tensor.scale)
+        elif near is not None:
+            native.expand(bits, count=tensor.size, mask=None, base=near, coding=Coding.LOSSLESS)
     return Frame(header, state)
 
 
@@ -189,20 +196,37 @@ def _base_bits(header: FrameHeader, base: Mapping[str, FloatArray] | None) -> di
     return held
 
 
-def _base_check(used: Iterable[tuple[Positions | None, Bits | None]]) -> bytes:
+def _base_check(used: Iterable[NDArray[np.uint32]]) -> bytes:
     """A short hash of the base's entries that a frame builds upon and of where they are; empty where it uses none.
 
     Another base gives other entries, so it is found out before a wrong model is made of it.
     """
     digest = None
-    for positions, bits in used:
-        if bits is None:
-            continue
+    for piece in used:
         digest = digest or hashlib.sha256()
-        if positions is not None:
-            digest.update(positions.data)
-        digest.update(bits.data)
+        digest.update(piece.data)
     return digest.digest()[:BASE_CHECK_BYTES] if digest else b""
+
+
+def _used_in(coded: Iterable[CodedWeight | _CodedOther]) -> Iterator[NDArray[np.uint32]]:
+    """What a sender builds upon: per tensor with a base the positions, unless all, then the base's entries there."""
+    for tensor in coded:
+        if tensor.base is not None:
+            if isinstance(tensor, CodedWeight) and tensor.positions is not None:
+                yield tensor.positions
+            yield tensor.base
+
+
+def _used_of(base: Bits, mask: MaskBits | None) -> Iterator[NDArray[np.uint32]]:
+    """The same of one tensor for a receiver, piece by piece."""
+    if mask is None:
+        yield base
+        return
+    # A weight that keeps nothing still builds upon its base.
+    yield base[:0]
+    yield from native.mask_positions(mask, base.size)
+    for positions in native.mask_positions(mask, base.size):
+        yield native.gather(base, positions)
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------
@@ -234,23 +258,18 @@ def _by_kind(others: Sequence[_CodedOther]) -> Iterator[list[Bits]]:
         yield [other.words for other in alike]
 
 
-def _decoded(weight: CodedWeight, codec: Codec) -> FloatArray:
-    values = decode_values(weight.words, weight.base, codec=codec, scale=weight.entry.scale)
-    return dense(values, weight.positions, weight.entry.shape)
-
-
 def _decode_masks(
-    weights: Sequence[Weight], section: bytes, held: Mapping[str, Bits]
-) -> Iterator[tuple[Positions | None, Bits | None]]:
-    """What each weight keeps, and the base's entries there."""
+    weights: Sequence[Weight], section: memoryview, held: Mapping[str, Bits]
+) -> Iterator[MaskBits | None]:
+    """What each weight keeps."""
     codes = np.frombuffer(section, dtype=np.uint8)
     for weight in weights:
         try:
-            positions, near, used = decode_mask(weight, codes, held.get(weight.name))
+            mask, used = decode_mask(weight, codes, held.get(weight.name))
         except FrameError as error:
             raise FrameError(f"mask of {weight.name}: {error}") from error
         codes = codes[used:]
-        yield positions, near
+        yield mask
     if codes.size:
         raise FrameError(f"{codes.size} bytes are left behind the last mask")
 
@@ -271,10 +290,25 @@ def _compress(groups: Sequence[NDArray[Any]]) -> bytes:
     return b"".join((*parts, stream.flush()))
 
 
-def _words(section: bytes, counts: Sequence[int], word: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    """The words of a value section, tensor after tensor."""
-    words = native.join_planes(decompress(section, word.itemsize * sum(counts)), word)
-    start = 0
-    for count in counts:
-        yield words[start : start + count]
-        start += count
+def _tail(tensor: FloatArray, count: int) -> Bits:
+    """The last entries of a tensor, where the words of what it keeps are put before it is expanded."""
+    return bits_of(tensor)[tensor.size - count :]
+
+
+def _fill(section: memoryview, tensors: Sequence[Bits], word: np.dtype[Any]) -> None:
+    """Read the words of a value section into their places, a piece of a plane at a time."""
+    left = word.itemsize * sum(words.size for words in tensors)
+    stream = SectionReader(section, left)
+    buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
+    piece = buffer[:0]
+    for byte, words in itertools.product(range(word.itemsize), tensors):
+        start = 0
+        while start < words.size:
+            if piece.size == 0:
+                piece = buffer[: min(PIECE_BYTES, left)]
+                stream.read(piece)
+                left -= piece.size
+            part = words[start : start + piece.size]
+            native.put_plane(piece[: part.size], part, byte)
+            piece = piece[part.size :]
+            start += part.size

@@ -166,7 +166,43 @@ void RequireSame(const Exact<uint32_t>& found, const std::vector<uint32_t>& expe
 
 // ---- what is tried --------------------------------------------------------------------------------------------------
 
-// A full mask: codes to positions, to their complement, to values gathered and scattered.
+// A mask in pieces, and a tensor that is expanded in place, honest and with another count than the mask's.
+void TryExpand(Random& random, const Exact<uint32_t>& mask, size_t size, const Exact<uint32_t>& kept) {
+  const Exact<uint32_t> piece(1 + random.Below(50));
+  size_t next = 0;
+  size_t seen = 0;
+  while (const auto found = Call(se_mask_positions, mask.data(), size, &next, piece.data(), piece.size())) {
+    for (int64_t i = 0; i < found; ++i) {
+      Require(seen < kept.size() && piece[static_cast<size_t>(i)] == kept[seen++], "a mask keeps something else");
+    }
+  }
+  Require(seen == kept.size(), "a mask keeps fewer entries than it should");
+
+  const Exact<uint32_t> bits(size), base(size);
+  for (size_t i = 0; i < size; ++i) base[i] = static_cast<uint32_t>(random.Next());
+  uint64_t count = kept.size();
+  const bool altered = Claim(random, &count, size);
+  if (size > 0) std::memset(bits.data(), 0, size * sizeof(uint32_t));
+  const size_t words = count < size ? count : size;
+  for (size_t i = size - words; i < size; ++i) bits[i] = static_cast<uint32_t>(random.Next());
+  const auto coding = static_cast<uint32_t>(random.Below(4));  // 3 is no coding
+  const bool based = random.OneIn(2);
+  const uint32_t* const near = based ? base.data() : nullptr;
+  const int64_t status = Call(se_expand, mask.data(), size, count, near, coding, 0.5f, bits.data());
+  const bool possible = !altered && (coding < kInt8 || (coding == kInt8 && based));
+  Require((status == 0) == possible, "an impossible tensor was expanded, or a possible one was not");
+  if (status != 0) return;
+  size_t matched = 0;
+  for (size_t i = 0; i < size; ++i) {
+    if (matched < kept.size() && kept[matched] == i) {
+      ++matched;
+    } else {
+      Require(bits[i] == 0, "an entry that is not kept is not zero");
+    }
+  }
+}
+
+// A full mask: codes to positions, to their complement, to values gathered, to a mask and a tensor.
 void TryMask(Random& random) {
   const std::vector<uint32_t> tensor = RandomTensor(random);
   const Nonzeros honest = NonzerosOf(tensor);
@@ -202,13 +238,19 @@ void TryMask(Random& random) {
   const bool fits = count == 0 || positions[count - 1] < bits.size();
   const int64_t gathered = Call(se_gather, bits.data(), bits.size(), positions.data(), count, values.data());
   Require((gathered >= 0) == fits, "gather went outside");
-  const int64_t scattered = Call(se_scatter, values.data(), positions.data(), count, bits.data(), bits.size());
-  Require((scattered >= 0) == fits, "scatter went outside");
+
+  const bool zeros = random.OneIn(2);
+  const Exact<uint32_t> mask((size + 31) / 32);
+  Require(Call(se_rice_mask, in.data(), in.size(), static_cast<uint32_t>(claimed), size, count, zeros, mask.data()) ==
+              used,
+          "a mask reads other bytes than a list");
+  TryExpand(random, mask, size, zeros ? others : positions);
 }
 
 // A mask over a base: codes to ranks, to what stays of the base.
 void TryNested(Random& random) {
-  const Nonzeros held = NonzerosOf(RandomTensor(random));
+  const std::vector<uint32_t> tensor = RandomTensor(random);
+  const Nonzeros held = NonzerosOf(tensor);
   std::vector<uint32_t> stays;
   const uint64_t share = random.Below(101);
   for (const uint32_t position : held.positions) {
@@ -216,10 +258,10 @@ void TryNested(Random& random) {
   }
   const Exact<uint32_t> base(held.positions), base_values(held.values), order(held.positions.size());
   Call(se_magnitude_order, base_values.data(), base_values.size(), order.data());
-  const Exact<uint8_t> flags(base.size());
   std::vector<uint8_t> codes;
   uint32_t parameter = 0;
   {
+    const Exact<uint8_t> flags(base.size());
     const Exact<uint32_t> kept(stays), values(stays.size()), ranks(base.size() - stays.size());
     Require(Call(se_dropped_ranks, base.data(), base_values.data(), base.size(), order.data(), kept.data(), kept.size(),
                  flags.data(), values.data(), ranks.data(), ranks.size()) == static_cast<int64_t>(ranks.size()),
@@ -232,56 +274,67 @@ void TryNested(Random& random) {
   if (count > base.size()) return;
 
   const Exact<uint8_t> in(codes);
-  const Exact<uint32_t> ranks(count), kept(base.size() - count), values(base.size() - count);
+  const Exact<uint32_t> ranks(count), whole(tensor), mask((tensor.size() + 31) / 32);
   const int64_t used = Call(se_rice_decode, in.data(), in.size(), parameter, base.size(), ranks.data(), count);
   if (used < 0) {
     Require(altered, "honest ranks were refused");
     return;
   }
   const auto keep = [&] {
-    return Call(se_keep, base.data(), base_values.data(), base.size(), order.data(), ranks.data(), ranks.size(),
-                flags.data(), values.data(), kept.data(), kept.size());
+    Require(Call(se_nonzero_mask, whole.data(), whole.size(), mask.data()) == static_cast<int64_t>(base.size()),
+            "a mask has not the base's non-zeros");
+    return Call(se_drop, whole.data(), whole.size(), ranks.data(), ranks.size(), mask.data());
   };
-  Require(keep() == static_cast<int64_t>(kept.size()), "another number stays than was said");
-  RequireIncreasing(kept, size_t{UINT32_MAX});
+  Require(keep() == static_cast<int64_t>(base.size() - count), "another number stays than was said");
+  const Exact<uint32_t> kept(base.size() - count);
+  size_t next = 0;
+  Call(se_mask_positions, mask.data(), whole.size(), &next, kept.data(), kept.size());
+  RequireIncreasing(kept, tensor.size());
   if (!altered) RequireSame(kept, stays, "honest ranks decode to something else");
+  TryExpand(random, mask, tensor.size(), kept);
 
   // Ranks that no decoder gave: one outside, or the same twice.
   if (ranks.size() == 0) return;
   const uint64_t other = random.OneIn(2) ? random.Next() : random.Below(base.size());
   ranks[random.Below(ranks.size())] = static_cast<uint32_t>(other);
   const int64_t left = keep();
-  const bool refused = left == kBeyondEnd || left == kNoRoom;
-  Require(refused || left == static_cast<int64_t>(kept.size()), "a false rank was believed");
+  Require(left == kBeyondEnd || left == static_cast<int64_t>(kept.size()), "a false rank was believed");
 }
 
 // Values: any bytes are values; they must come back whole, and lossy ones stay in range.
 void TryValues(Random& random) {
   const size_t count = random.Below(300);
-  const Exact<uint32_t> bits(count), base(count), coded(count), restored(count);
+  const Exact<uint32_t> bits(count), base(count), restored(count);
   for (size_t i = 0; i < count; ++i) {
     bits[i] = static_cast<uint32_t>(random.Next());
     base[i] = static_cast<uint32_t>(random.OneIn(2) ? bits[i] + random.Below(64) : random.Next());
   }
-  Call(se_difference32, bits.data(), base.data(), count, coded.data());
-  Call(se_restore32, coded.data(), base.data(), count, restored.data());
+  const auto expand = [&](const uint32_t* near, uint32_t coding, float scale) {
+    return Call(se_expand, static_cast<const uint32_t*>(nullptr), count, count, near, coding, scale, restored.data());
+  };
+  Call(se_difference32, bits.data(), base.data(), count, restored.data());
+  Require(expand(base.data(), kLossless, 0.0f) == 0, "a difference was refused");
   Require(count == 0 || std::memcmp(bits.data(), restored.data(), count * 4) == 0, "a difference was not undone");
 
   const Exact<uint16_t> halves(count), near(count), coded16(count);
   Call(se_bf16_round, bits.data(), count, halves.data());
   Call(se_bf16_round, base.data(), count, near.data());
   Call(se_difference16, halves.data(), near.data(), count, coded16.data());
-  Call(se_restore16, coded16.data(), near.data(), count, coded16.data());
-  Require(count == 0 || std::memcmp(halves.data(), coded16.data(), count * 2) == 0, "a half was not restored");
-  Call(se_bf16_widen, halves.data(), count, restored.data());
+  for (size_t i = 0; i < count; ++i) restored[i] = coded16[i];
+  Require(expand(base.data(), kBf16, 0.0f) == 0, "a half was refused");
+  for (size_t i = 0; i < count; ++i) Require(restored[i] >> 16 == halves[i], "a half was not restored");
 
   const size_t width = size_t{1} << random.Below(4);  // 8 is not a width
-  const Exact<uint8_t> planes(count * 4), words(count * 4);
+  const Exact<uint8_t> planes(count * 4);
   const auto* const bytes = reinterpret_cast<const uint8_t*>(bits.data());
   const int64_t split = Call(se_split_planes, bytes, count, width, planes.data());
   Require((split == 0) == (width <= 4), "planes of an impossible width");
-  Require(Call(se_join_planes, planes.data(), count, width, words.data()) == split, "planes do not join as they split");
-  Require(split != 0 || count == 0 || std::memcmp(bits.data(), words.data(), count * width) == 0, "planes lost a byte");
+  for (size_t byte = 0; width == 4 && byte < 5; ++byte) {
+    const size_t plane = byte < 4 ? byte : 0;
+    const int64_t put = Call(se_put_plane, planes.data() + plane * count, count, byte, restored.data());
+    Require((put == 0) == (byte < 4), "a fifth byte of a word");
+  }
+  Require(width != 4 || count == 0 || std::memcmp(bits.data(), restored.data(), count * 4) == 0, "planes lost a byte");
 
   const auto* const floats = reinterpret_cast<const float*>(bits.data());
   const auto* const base_floats = reinterpret_cast<const float*>(base.data());
@@ -289,10 +342,11 @@ void TryValues(Random& random) {
   float scale = 0.0f;
   const int64_t status = Call(se_int8_encode, floats, base_floats, count, steps.data(), &scale);
   Require(status == 0 || status == kNotFinite, "steps ended in an unknown way");
-  for (size_t i = 0; i < count; ++i) steps[i] = static_cast<int8_t>(random.Next());
+  for (size_t i = 0; i < count; ++i) restored[i] = static_cast<uint32_t>(random.Next());
   const auto any = static_cast<uint32_t>(random.Next());
   std::memcpy(&scale, &any, sizeof scale);
-  Call(se_int8_decode, steps.data(), base_floats, count, scale, reinterpret_cast<float*>(restored.data()));
+  const int64_t moved = expand(base.data(), kInt8, scale);
+  Require(moved == 0 || moved == kNotFinite, "a move ended in an unknown way");
 }
 
 }  // namespace

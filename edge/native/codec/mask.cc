@@ -153,9 +153,49 @@ uint64_t RiceBits(const uint32_t* positions, size_t count, uint32_t parameter) {
   return quotients + static_cast<uint64_t>(count) * (parameter + 1);
 }
 
+// Hands `count` decoded positions below n to `take`, in increasing order. Returns the bytes read.
+template <typename Take>
+int64_t RiceDecode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, size_t count, Take take) {
+  if (parameter > kMaxParameter || n > UINT32_MAX || count > n) return kBadParameter;
+  BitReader reader(in, in_bytes);
+  uint64_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (next >= n) return kBeyondEnd;
+    const uint64_t room = n - 1 - next;
+    uint64_t high = 0;
+    uint64_t low = 0;
+    if (const Status status = reader.Zeros(room >> parameter, &high); status != 0) return status;
+    if (const Status status = reader.Bits(parameter, &low); status != 0) return status;
+    const uint64_t gap = high << parameter | low;
+    if (gap > room) return kBeyondEnd;
+    take(i, static_cast<uint32_t>(next + gap));
+    next += gap + 1;
+  }
+  return reader.Finish();
+}
+
+// ---- magnitudes -----------------------------------------------------------------------------------------------------
+
+// Eight bits of exponent and four of mantissa: a counting sort in one pass, and the same on both sides of the wire.
+constexpr unsigned kBucketShift = 19;
+constexpr size_t kBuckets = size_t{1} << (31 - kBucketShift);
+
+// Calls `take` with every position of a mask, which may take it away.
+template <typename Take>
+inline void ForEach(const uint32_t* mask, size_t n, Take take) {
+  for (size_t start = 0; start < n; start += kLanes) {
+    for (uint32_t lanes = mask[start / kLanes]; lanes != 0; lanes &= lanes - 1) {
+      const size_t i = start + static_cast<size_t>(__builtin_ctz(lanes));
+      if (i < n) take(i);
+    }
+  }
+}
+
+inline uint32_t BucketOf(uint32_t value) { return (value & 0x7FFFFFFFu) >> kBucketShift; }
+
 }  // namespace
 
-int64_t se_codec_version() { return 1; }
+int64_t se_codec_version() { return 2; }
 
 int64_t se_count_nonzero(const uint32_t* bits, size_t n, uint32_t significant) {
   if (n > UINT32_MAX) return kBadParameter;
@@ -239,35 +279,25 @@ int64_t se_rice_encode(const uint32_t* positions, size_t count, uint32_t paramet
 
 int64_t se_rice_decode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, uint32_t* positions,
                        size_t count) {
-  if (parameter > kMaxParameter || n > UINT32_MAX || count > n) return kBadParameter;
-  BitReader reader(in, in_bytes);
-  uint64_t next = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (next >= n) return kBeyondEnd;
-    const uint64_t room = n - 1 - next;
-    uint64_t high = 0;
-    uint64_t low = 0;
-    if (const Status status = reader.Zeros(room >> parameter, &high); status != 0) return status;
-    if (const Status status = reader.Bits(parameter, &low); status != 0) return status;
-    const uint64_t gap = high << parameter | low;
-    if (gap > room) return kBeyondEnd;
-    positions[i] = static_cast<uint32_t>(next + gap);
-    next += gap + 1;
-  }
-  return reader.Finish();
+  return RiceDecode(in, in_bytes, parameter, n, count, [&](size_t i, uint32_t position) { positions[i] = position; });
+}
+
+int64_t se_rice_mask(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, size_t count, uint32_t zeros,
+                     uint32_t* mask) {
+  const size_t words = (n + 31) / 32;
+  if (words > 0) std::memset(mask, zeros ? 0xFF : 0, words * sizeof(uint32_t));
+  if (zeros && n % 32 != 0) mask[words - 1] = (uint32_t{1} << n % 32) - 1;
+  return RiceDecode(in, in_bytes, parameter, n, count,
+                    [&](size_t, uint32_t position) { mask[position / 32] ^= uint32_t{1} << position % 32; });
 }
 
 // ---- subsets of a base ----------------------------------------------------------------------------------------------
 
 int64_t se_magnitude_order(const uint32_t* bits, size_t count, uint32_t* order) {
-  // Eight bits of exponent and four of mantissa: a counting sort in one pass, and the same on both sides of the wire.
-  constexpr unsigned kShift = 19;
-  constexpr size_t kBuckets = size_t{1} << (31 - kShift);
-  const auto bucket_of = [](uint32_t value) { return (value & 0x7FFFFFFFu) >> kShift; };
   uint32_t start[kBuckets + 1] = {};
-  for (size_t i = 0; i < count; ++i) ++start[bucket_of(bits[i]) + 1];
+  for (size_t i = 0; i < count; ++i) ++start[BucketOf(bits[i]) + 1];
   for (size_t bucket = 1; bucket < kBuckets; ++bucket) start[bucket] += start[bucket - 1];
-  for (size_t i = 0; i < count; ++i) order[start[bucket_of(bits[i])]++] = static_cast<uint32_t>(i);
+  for (size_t i = 0; i < count; ++i) order[start[BucketOf(bits[i])]++] = static_cast<uint32_t>(i);
   return static_cast<int64_t>(count);
 }
 
@@ -290,21 +320,65 @@ int64_t se_dropped_ranks(const uint32_t* base, const uint32_t* base_values, size
   return static_cast<int64_t>(dropped);
 }
 
-int64_t se_keep(const uint32_t* base, const uint32_t* base_values, size_t base_count, const uint32_t* order,
-                const uint32_t* ranks, size_t rank_count, uint8_t* flags, uint32_t* values, uint32_t* kept,
-                size_t room) {
-  if (base_count > 0) std::memset(flags, 0, base_count);
+int64_t se_nonzero_mask(const uint32_t* bits, size_t n, uint32_t* mask) {
+  if (n > UINT32_MAX) return kBadParameter;
+  int64_t count = 0;
+  for (size_t i = 0; i < n; i += kLanes) {
+    uint32_t lanes = 0;
+    if (n - i >= kLanes) {
+      lanes = NonzeroLanes(bits + i, UINT32_MAX);
+    } else {
+      for (size_t j = i; j < n; ++j) lanes |= bits[j] != 0 ? kWeights.of[j - i] : 0;
+    }
+    mask[i / kLanes] = lanes;
+    count += __builtin_popcount(lanes);
+  }
+  return count;
+}
+
+int64_t se_drop(const uint32_t* base, size_t n, const uint32_t* ranks, size_t rank_count, uint32_t* mask) {
+  // The rank of the next entry of each bucket, and the first rank in the list that is not below it. Entries of one
+  // bucket come by position and so do their ranks, so one look at the list per entry says whether it stays.
+  uint32_t rank[kBuckets + 1] = {};
+  ForEach(mask, n, [&](size_t i) { ++rank[BucketOf(base[i]) + 1]; });
+  for (size_t bucket = 1; bucket <= kBuckets; ++bucket) rank[bucket] += rank[bucket - 1];
+  const uint32_t held = rank[kBuckets];
   for (size_t i = 0; i < rank_count; ++i) {
-    if (ranks[i] >= base_count) return kBeyondEnd;
-    flags[order[ranks[i]]] = 1;
+    if (ranks[i] >= held || (i > 0 && ranks[i] <= ranks[i - 1])) return kBeyondEnd;
   }
+  uint32_t listed[kBuckets];
+  size_t next = 0;
+  for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
+    while (next < rank_count && ranks[next] < rank[bucket]) ++next;
+    listed[bucket] = static_cast<uint32_t>(next);
+  }
+  ForEach(mask, n, [&](size_t i) {
+    const uint32_t bucket = BucketOf(base[i]);
+    const uint32_t own = rank[bucket]++;
+    if (listed[bucket] == rank_count || ranks[listed[bucket]] != own) return;
+    ++listed[bucket];
+    mask[i / kLanes] &= ~kWeights.of[i % kLanes];
+  });
+  return static_cast<int64_t>(held - rank_count);
+}
+
+int64_t se_mask_positions(const uint32_t* mask, size_t n, size_t* next, uint32_t* positions, size_t room) {
   size_t count = 0;
-  for (size_t i = 0; i < base_count; ++i) {
-    if (flags[i]) continue;
-    if (count == room) return kNoRoom;
-    kept[count] = base[i];
-    values[count++] = base_values[i];
+  size_t start = *next / kLanes * kLanes;
+  uint32_t lanes = *next < n ? mask[start / kLanes] >> *next % kLanes << *next % kLanes : 0;
+  while (start < n) {
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const size_t i = start + static_cast<size_t>(__builtin_ctz(lanes));
+      if (count == room || i >= n) {
+        *next = i;
+        return static_cast<int64_t>(count);
+      }
+      positions[count++] = static_cast<uint32_t>(i);
+    }
+    start += kLanes;
+    if (start < n) lanes = mask[start / kLanes];
   }
+  *next = n;
   return static_cast<int64_t>(count);
 }
 
@@ -312,14 +386,6 @@ int64_t se_gather(const uint32_t* bits, size_t n, const uint32_t* positions, siz
   for (size_t i = 0; i < count; ++i) {
     if (positions[i] >= n) return kBeyondEnd;
     out[i] = bits[positions[i]];
-  }
-  return static_cast<int64_t>(count);
-}
-
-int64_t se_scatter(const uint32_t* values, const uint32_t* positions, size_t count, uint32_t* bits, size_t n) {
-  for (size_t i = 0; i < count; ++i) {
-    if (positions[i] >= n) return kBeyondEnd;
-    bits[positions[i]] = values[i];
   }
   return static_cast<int64_t>(count);
 }

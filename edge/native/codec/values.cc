@@ -20,13 +20,6 @@ void Split(const uint8_t* words, size_t count, uint8_t* planes) {
   }
 }
 
-template <size_t kWidth>
-void Join(const uint8_t* planes, size_t count, uint8_t* words) {
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t plane = 0; plane < kWidth; ++plane) words[i * kWidth + plane] = planes[plane * count + i];
-  }
-}
-
 // Unsigned arithmetic throughout: it wraps where a signed difference would overflow, which C++ leaves undefined.
 template <typename Word>
 void Difference(const Word* bits, const Word* base, size_t count, Word* out) {
@@ -39,11 +32,57 @@ void Difference(const Word* bits, const Word* base, size_t count, Word* out) {
 }
 
 template <typename Word>
-void Restore(const Word* differences, const Word* base, size_t count, Word* out) {
-  for (size_t i = 0; i < count; ++i) {
-    const Word sign = static_cast<Word>(0 - (differences[i] & 1));
-    out[i] = static_cast<Word>(base[i] + ((differences[i] >> 1) ^ sign));
+Word Restore(Word difference, Word base) {
+  const Word sign = static_cast<Word>(0 - (difference & 1));
+  return static_cast<Word>(base + ((difference >> 1) ^ sign));
+}
+
+inline uint16_t ToBf16(uint32_t value) {
+  const uint32_t rounded = (value + 0x7FFFu + ((value >> 16) & 1)) >> 16;
+  // Rounding could carry a NaN's payload into the exponent or away; a quiet NaN keeps its sign and upper payload.
+  const uint32_t quiet = (value >> 16) | 0x0040u;
+  return static_cast<uint16_t>((value & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
+}
+
+inline uint32_t FromBf16(uint32_t half) { return half << 16; }
+
+inline uint32_t Move(uint32_t word, uint32_t base_bits, float scale) {
+  float base;
+  std::memcpy(&base, &base_bits, sizeof base);
+  const float step = static_cast<float>(static_cast<int8_t>(word));
+  const float moved = base + (std::signbit(base) ? -step : step) * scale;
+  uint32_t bits;
+  std::memcpy(&bits, &moved, sizeof bits);
+  return bits;
+}
+
+// `value_of(word, i)` is the value at position i. Words lie at the end, so none is overwritten before it is read: of the
+// entries up to a position, at most that many are kept.
+template <typename ValueOf>
+int64_t Expand(const uint32_t* mask, size_t n, size_t count, uint32_t* bits, ValueOf value_of) {
+  if (mask == nullptr) {
+    if (count != n) return kBadParameter;
+    for (size_t i = 0; i < n; ++i) bits[i] = value_of(bits[i], i);
+    return 0;
   }
+  size_t kept = 0;
+  for (size_t i = 0; i < (n + 31) / 32; ++i) kept += static_cast<size_t>(__builtin_popcount(mask[i]));
+  if (kept != count || (n % 32 != 0 && mask[n / 32] >> n % 32 != 0)) return kBadParameter;
+  const uint32_t* word = bits + (n - count);
+  for (size_t start = 0; start < n; start += 32) {
+    const size_t stop = n - start < 32 ? n : start + 32;
+    uint32_t lanes = mask[start / 32];
+    if (stop <= n - count) {
+      // Before the words all is zero already.
+      for (; lanes != 0; lanes &= lanes - 1) {
+        const size_t i = start + static_cast<size_t>(__builtin_ctz(lanes));
+        bits[i] = value_of(*word++, i);
+      }
+      continue;
+    }
+    for (size_t i = start; i < stop; ++i) bits[i] = lanes >> (i - start) & 1 ? value_of(*word++, i) : 0;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -57,22 +96,15 @@ int64_t se_split_planes(const uint8_t* words, size_t count, size_t width, uint8_
   }
 }
 
-int64_t se_join_planes(const uint8_t* planes, size_t count, size_t width, uint8_t* words) {
-  switch (width) {
-    case 1: Join<1>(planes, count, words); return 0;
-    case 2: Join<2>(planes, count, words); return 0;
-    case 4: Join<4>(planes, count, words); return 0;
-    default: return kBadParameter;
-  }
+int64_t se_put_plane(const uint8_t* plane, size_t count, size_t byte, uint32_t* words) {
+  if (byte > 3) return kBadParameter;
+  auto* const bytes = reinterpret_cast<uint8_t*>(words) + byte;
+  for (size_t i = 0; i < count; ++i) bytes[4 * i] = plane[i];
+  return 0;
 }
 
 int64_t se_difference32(const uint32_t* bits, const uint32_t* base, size_t count, uint32_t* out) {
   Difference(bits, base, count, out);
-  return 0;
-}
-
-int64_t se_restore32(const uint32_t* differences, const uint32_t* base, size_t count, uint32_t* out) {
-  Restore(differences, base, count, out);
   return 0;
 }
 
@@ -81,24 +113,8 @@ int64_t se_difference16(const uint16_t* halves, const uint16_t* base, size_t cou
   return 0;
 }
 
-int64_t se_restore16(const uint16_t* differences, const uint16_t* base, size_t count, uint16_t* out) {
-  Restore(differences, base, count, out);
-  return 0;
-}
-
 int64_t se_bf16_round(const uint32_t* bits, size_t count, uint16_t* out) {
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t value = bits[i];
-    const uint32_t rounded = (value + 0x7FFFu + ((value >> 16) & 1)) >> 16;
-    // Rounding could carry a NaN's payload into the exponent or away; a quiet NaN keeps its sign and upper payload.
-    const uint32_t quiet = (value >> 16) | 0x0040u;
-    out[i] = static_cast<uint16_t>((value & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
-  }
-  return 0;
-}
-
-int64_t se_bf16_widen(const uint16_t* halves, size_t count, uint32_t* out) {
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint32_t>(halves[i]) << 16;
+  for (size_t i = 0; i < count; ++i) out[i] = ToBf16(bits[i]);
   return 0;
 }
 
@@ -127,11 +143,23 @@ int64_t se_int8_encode(const float* values, const float* base, size_t count, int
   return 0;
 }
 
-int64_t se_int8_decode(const int8_t* steps, const float* base, size_t count, float scale, float* out) {
-  if (!(scale >= 0.0f && scale <= __FLT_MAX__)) return kNotFinite;
-  for (size_t i = 0; i < count; ++i) {
-    const float step = static_cast<float>(steps[i]);
-    out[i] = base[i] + (std::signbit(base[i]) ? -step : step) * scale;
+int64_t se_expand(const uint32_t* mask, size_t n, size_t count, const uint32_t* base, uint32_t coding, float scale,
+                  uint32_t* bits) {
+  if (count > n) return kBadParameter;
+  const auto expand = [&](auto value_of) { return Expand(mask, n, count, bits, value_of); };
+  switch (coding) {
+    case kLossless:
+      if (base == nullptr) return expand([](uint32_t word, size_t) { return word; });
+      return expand([&](uint32_t word, size_t i) { return Restore<uint32_t>(word, base[i]); });
+    case kBf16:
+      if (base == nullptr) return expand([](uint32_t word, size_t) { return FromBf16(word); });
+      return expand([&](uint32_t word, size_t i) {
+        return FromBf16(Restore<uint16_t>(static_cast<uint16_t>(word), ToBf16(base[i])));
+      });
+    case kInt8:
+      if (base == nullptr) return kBadParameter;
+      if (!(scale >= 0.0f && scale <= __FLT_MAX__)) return kNotFinite;
+      return expand([&](uint32_t word, size_t i) { return Move(word, base[i], scale); });
+    default: return kBadParameter;
   }
-  return 0;
 }

@@ -18,7 +18,7 @@ from sparsyedge.edge.codec import rice_encode
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.frame import MAGIC, MAX_HEADER_BYTES, Mask
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.wire import Codec, decode_frame, encode_frame
+from sparsyedge.edge.wire import Codec, decode_frame, encode_frame, read_header
 
 SHAPES = {"b": (3,), "w": (4, 5)}
 KEPT = 6
@@ -512,3 +512,50 @@ def test_altered_frames_raise_nothing_but_frame_errors_and_take_no_more_than_twi
         assert {name: tensor.shape for name, tensor in state.items()} == LARGE_SHAPES
     _, peak = tracemalloc.get_traced_memory()
     assert peak - before < 2 * (CAP_BYTES + len(frame))
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+ENTRIES = 1_000_000
+DECLARED_BYTES = 4 * ENTRIES
+
+
+def single_weight(kept: float, *, base_kept: float = 1.0) -> tuple[State, State]:
+    """A weight that is the whole model, and its base, which keeps all that the weight keeps and perhaps more."""
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal(ENTRIES, dtype=np.float32)
+    order = rng.permutation(ENTRIES)
+    base, state = np.zeros_like(values), np.zeros_like(values)
+    base[order[: round(base_kept * ENTRIES)]] = values[order[: round(base_kept * ENTRIES)]]
+    state[order[: round(kept * ENTRIES)]] = 1.01 * values[order[: round(kept * ENTRIES)]]
+    return {"w": base}, {"w": state}
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(
+    ("kept", "base_kept", "codec", "mask"),
+    [
+        (1.0, None, "lossless", Mask.ALL),
+        (1.0, 1.0, "lossless", Mask.ALL),
+        (0.999999, None, "lossless", Mask.ZEROS),
+        (0.5, None, "lossless", Mask.KEPT),
+        (0.999999, 1.0, "lossless", Mask.DROPPED),
+        (0.999999, 1.0, "bf16", Mask.DROPPED),
+        (0.999999, 1.0, "int8", Mask.DROPPED),
+        (0.500001, 1.0, "lossless", Mask.DROPPED),
+        (0.6, 0.5, "int8", Mask.ZEROS),
+    ],
+)
+def test_a_nearly_dense_weight_takes_no_more_than_twice_what_the_receiver_declares(
+    kept: float, base_kept: float | None, codec: Codec, mask: Mask
+) -> None:
+    base, state = single_weight(kept, base_kept=base_kept or 0.0)
+    held = base if base_kept is not None else None
+    encoded = encode_frame(state, run="r", round_number=1, base_id="00", base=held, codec=codec, prunable=["w"])
+    assert read_header(encoded.frame).weights[0].mask is mask
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    decoded = decode_frame(encoded.frame, {"w": (ENTRIES,)}, held).state
+    _, peak = tracemalloc.get_traced_memory()
+    assert peak - before < 2 * DECLARED_BYTES
+    np.testing.assert_array_equal(decoded["w"], encoded.decoded["w"])
