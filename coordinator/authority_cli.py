@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import logging
 import os
 import signal
@@ -109,6 +110,8 @@ def _init(arguments: argparse.Namespace) -> int:
         settings = msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
         raise ConfigError(f"cannot make an authority for {values}: {error}") from error
+    if not _is_address(settings.bind):
+        raise ConfigError(f"`--bind` is {settings.bind!r}; give an IP address, e.g. 0.0.0.0 for all of this machine's")
     ports = (settings.port, settings.enrol_port, settings.coordinator_port)
     if len(set(ports)) < len(ports):
         raise ConfigError(f"the ports for members, new devices and the coordinator are {ports}; choose three different")
@@ -121,10 +124,22 @@ def _init(arguments: argparse.Namespace) -> int:
 def _token(authority: Authority, arguments: argparse.Namespace) -> int:
     path = arguments.out or Path(DEVICE_FILE_NAME)
     device = authority.invite(arguments.device, data=_data(arguments))
-    write_device_file(path, device)
+    try:
+        write_device_file(path, device)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another `--out`") from error
     _say(f"{path}: lets {arguments.device} enrol once within 24 hours")
     _say(f"on the device: sparsyedge edge enrol {path.name}")
     return 0
+
+
+def _is_address(text: str) -> bool:
+    """Whether the text is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _data(arguments: argparse.Namespace) -> DataConfig | None:

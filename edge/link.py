@@ -15,6 +15,7 @@ import logging
 import queue
 import random
 import socket
+import ssl
 import threading
 import time
 from dataclasses import dataclass
@@ -111,6 +112,10 @@ class Link:
                 protocol = _find_protocol(self._make_probe(), self.host, self.port, min(left_s / 2, CONNACK_TIMEOUT_S))
                 if self._try_open(protocol, min(max(RETRY_OPEN_S, until_s - time.monotonic()), CONNACK_TIMEOUT_S)):
                     return
+            except ssl.SSLCertVerificationError as error:
+                # Waiting makes no other broker of it.
+                problem = str(error)
+                break
             except OSError as error:
                 problem = str(error)
             else:
