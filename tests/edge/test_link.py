@@ -143,7 +143,10 @@ def test_published_messages_arrive_in_order(server: Startable, open_link: Callab
 def test_retained_message_awaits_a_late_subscriber_and_comes_again_when_asked_again(
     server: Startable, open_link: Callable[..., Link]
 ) -> None:
-    open_link(server.port, "sender").publish("state/x", b"now", retain=True)
+    sender = open_link(server.port, "sender")
+    sender.publish("state/x", b"now", retain=True)
+    # A broker that is slow to take it would send it to the subscriber as news.
+    wait_until(lambda: not sender._unacknowledged)
     receiver = open_link(server.port, "receiver")
     for _ in range(2):
         receiver.subscribe("state/+")
