@@ -24,6 +24,7 @@ COMMANDS = {
     "simulate": ("sparsyedge.benchmarks.simulate.command:main", "a run of many simulated devices on this machine"),
     "bench": ("sparsyedge.benchmarks.bench:main", "measure this machine: training steps and the wire, against peers"),
     "report": ("sparsyedge.benchmarks.report.command:main", "plots of one run, or of several beside each other"),
+    "flash": ("sparsyedge.hardware.flash.cli:main", "make cards and phones that become devices by themselves"),
     "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
     "methods": ("sparsyedge.edge.methods_cli:main", "list the methods that a run can be trained with"),
     "frame": ("sparsyedge.edge.frame_cli:main", "look into a frame: a model or an update as it travels"),
@@ -38,6 +39,7 @@ EXTRAS = {
     **dict.fromkeys(("bench", "demo", "report", "simulate"), "demo"),
     "export": "export",
     "coordinator": "coordinator",
+    "flash": "coordinator",
 }
 
 

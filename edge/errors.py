@@ -7,6 +7,7 @@
     ├── FrameError             a model or update that came over the wire and cannot be trusted
     ├── LinkError              the broker: unreachable, refused, silent for too long
     ├── SecurityError          an identity, token or signature: missing, refused, not the one that is trusted
+    ├── FlashError             a card or a bundle that cannot be made: wrong image, missing wheel, too little space
     ├── TrainingError          a local job that went wrong: non-finite loss, empty data
     └── RunError               a federated run that cannot go on: too few devices, another coordinator at work
 
@@ -17,6 +18,7 @@ __all__ = [
     "ArtifactError",
     "ConfigError",
     "DataError",
+    "FlashError",
     "FrameError",
     "LinkError",
     "RunError",
@@ -52,6 +54,10 @@ class LinkError(SparsyedgeError):
 
 class SecurityError(SparsyedgeError):
     """Somebody or something is not who or what it must be."""
+
+
+class FlashError(SparsyedgeError):
+    """A card or a bundle cannot be made from what is there; nothing was written."""
 
 
 class TrainingError(SparsyedgeError):

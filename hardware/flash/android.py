@@ -1,0 +1,64 @@
+"""A bundle for a phone: one shell script with everything behind its last line, for Termux. Experimental.
+
+The phone runs the same wheels as a Raspberry Pi, in a Debian that proot-distro installs: for Android itself there are
+no wheels of onnxruntime and numpy. Termux:API tells battery, charger and Wi-Fi; Termux:Boot starts the device when the
+phone has been restarted.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
+from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.storage import write_atomically
+from sparsyedge.hardware.flash.wheelhouse import PYTHONS, select
+
+__all__ = ["make_bundle"]
+
+_SOURCE = Path(__file__).with_name("phone")
+_MARK = b"@PAYLOAD_OFFSET@"
+_OFFSET_DIGITS = 16
+
+
+def make_bundle(out: Path | None, device: DeviceFile, *, wheelhouse: Path | None, data: Sequence[Path] = ()) -> Path:
+    """Write the bundle of one phone; readable by its owner alone, since it holds a token."""
+    path = out or Path(f"sparsyedge-{device.device}.sh")
+    if path.exists():
+        raise FlashError(f"{path} exists; remove it, or choose another name with --out")
+    script = (_SOURCE / "bundle.sh").read_bytes()
+    # The number has as many digits as its place holder, so that it does not move what it points at. tail counts from 1.
+    offset = f"{len(script) + 1:0{_OFFSET_DIGITS}d}".encode()
+    assert len(offset) == len(_MARK)
+    write_atomically(path, script.replace(_MARK, offset) + _payload(device, wheelhouse, data), private=True)
+    return path
+
+
+def _payload(device: DeviceFile, wheelhouse: Path | None, data: Sequence[Path]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name in ("setup.sh", "run.sh"):
+            _add(archive, name, (_SOURCE / name).read_bytes())
+        _add(archive, DEVICE_FILE_NAME, msgspec.json.encode(device))
+        for wheel in _wheels(wheelhouse) if wheelhouse else ():
+            _add(archive, f"wheels/{wheel.name}", wheel.read_bytes())
+        for path in data:
+            _add(archive, f"data/{path.name}", path.read_bytes())
+    return content.getvalue()
+
+
+def _wheels(wheelhouse: Path) -> list[Path]:
+    """Those of both Pythons: which Debian the phone's proot-distro installs is decided there."""
+    return sorted({wheel.path for python in PYTHONS for wheel in select(wheelhouse, python)})
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    entry.mode = 0o600
+    archive.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,127 @@
+"""Cards: a stock image becomes one image per device, each with its own identity; what fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.edge.config import Identifier
+from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
+from sparsyedge.edge.errors import FlashError
+from sparsyedge.hardware.flash.fat import FatVolume
+from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, Wifi, card_files, cloud_init_files, firstrun_files
+from sparsyedge.hardware.flash.image import OsImage, boot_volume, identify, unpack
+from sparsyedge.hardware.flash.wheelhouse import hash_list, select
+
+__all__ = ["CardPlan", "device_names", "make_cards"]
+
+SPARE_BYTES = 1 << 20
+"""What the boot partition keeps free for what the system writes there itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardPlan:
+    """What goes on every card of a series; the identity comes from `invite`."""
+
+    image: Path
+    invite: Callable[[str], DeviceFile]
+    wifi: Wifi | None = None
+    wheelhouse: Path | None = None
+    data: Sequence[Path] = ()
+
+
+def device_names(first: str, count: int) -> list[str]:
+    """The ids of a series: pi-07, pi-08, ...; a name without a number gets one where there are several."""
+    try:
+        msgspec.convert(first, Identifier)
+    except msgspec.ValidationError as error:
+        raise FlashError(
+            f"device id is {first!r}, allowed are 1 to 63 letters, digits, `_`, `.` and `-`, a letter or digit first"
+        ) from error
+    if count < 1:
+        raise FlashError(f"count is {count}, allowed is 1 or more")
+    stem, digits = re.fullmatch(r"(.*?)(\d*)", first).groups()  # type: ignore[union-attr]
+    if count == 1:
+        return [first]
+    start, width = (int(digits), len(digits)) if digits else (1, 2)
+    names = [f"{stem if digits else f'{first}-'}{start + offset:0{width}d}" for offset in range(count)]
+    if len(names[-1]) > 63:
+        raise FlashError(f"device id {names[-1]!r} has {len(names[-1])} characters, allowed are 63")
+    return names
+
+
+def card_path(out: Path, device: str, count: int) -> Path:
+    """Where a card of the series goes: one of many has its device's name in its own."""
+    return out if count == 1 else out.with_name(f"{out.stem}-{device}{out.suffix or '.img'}")
+
+
+def make_cards(plan: CardPlan, devices: Sequence[str], out: Path) -> Iterator[tuple[str, Path]]:
+    """One image per device, named as it is finished; raises FlashError before it writes where something is missing."""
+    paths = [card_path(out, device, len(devices)) for device in devices]
+    for path in paths:
+        if path.exists():
+            raise FlashError(f"{path} exists; remove it, or choose another name with --out")
+    flashed_at = int(time.time())
+    with _workplace(out) as folder:
+        base = folder / "base.img"
+        unpack(plan.image, base)
+        with boot_volume(base, writable=True) as volume:
+            system = identify(volume, plan.image.name)
+            _write_all(volume, _common_files(plan, system, flashed_at))
+        for device, path in zip(devices, paths, strict=True):
+            identity = plan.invite(device)
+            last = path == paths[-1]
+            card = base.rename(folder / "card.img") if last else Path(shutil.copy(base, folder / "card.img"))
+            with boot_volume(card, writable=True) as volume:
+                _write_all(volume, _own_files(plan, system, identity, volume, flashed_at))
+            card.rename(path)
+            yield device, path
+
+
+@contextmanager
+def _workplace(out: Path) -> Iterator[Path]:
+    """A folder beside the result, so that the result appears by a rename; gone afterwards."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise FlashError(f"cannot write {out}: {error.strerror or error}") from error
+
+
+def _common_files(plan: CardPlan, system: OsImage, flashed_at: int) -> dict[str, bytes]:
+    files = card_files(flashed_at)
+    if plan.wheelhouse is not None:
+        wheels = select(plan.wheelhouse, system.python)
+        files |= {f"{CARD_FOLDER}/wheels/{wheel.path.name}": wheel.path.read_bytes() for wheel in wheels}
+        files[f"{CARD_FOLDER}/wheels/SHA256SUMS"] = hash_list(wheels).encode()
+    return files | {f"{CARD_FOLDER}/data/{path.name}": path.read_bytes() for path in plan.data}
+
+
+def _own_files(
+    plan: CardPlan, system: OsImage, identity: DeviceFile, volume: FatVolume, flashed_at: int
+) -> dict[str, bytes]:
+    if system.first_boot == "cloud-init":
+        files = cloud_init_files(identity.device, plan.wifi, flashed_at=flashed_at)
+    else:
+        files = firstrun_files(identity.device, plan.wifi, volume.read("cmdline.txt") or b"")
+    return {**files, DEVICE_FILE_NAME: msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"}
+
+
+def _write_all(volume: FatVolume, files: dict[str, bytes]) -> None:
+    needed = sum(volume.size_on_disk(len(content)) for content in files.values()) + SPARE_BYTES
+    if needed > volume.free_bytes:
+        raise FlashError(
+            f"the files for the card take {needed / 1e6:.0f} MB and the image's boot partition has "
+            f"{volume.free_bytes / 1e6:.0f} MB free; take a newer image, or leave out --wheelhouse or --data"
+        )
+    for path, content in files.items():
+        volume.write(path, content)

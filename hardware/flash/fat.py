@@ -1,0 +1,278 @@
+"""Reads and writes files in a FAT32 partition of an image, as a file like any other: no root, no mount, no tools.
+
+The layout, in sectors of the partition: boot sector, FSInfo, two tables of cluster numbers, clusters. A file is a chain
+of clusters; a folder is a file of 32-byte entries; a long name is spread over entries in front of its short one.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import BinaryIO
+
+from sparsyedge.edge.errors import FlashError
+from sparsyedge.hardware.flash.fat_names import long_name_entries, long_name_piece, short_name
+
+__all__ = ["FatVolume"]
+
+ENTRY_BYTES = 32
+END_OF_CHAIN = 0x0FFFFFFF
+FIRST_RESERVED = 0x0FFFFFF7  # this and above is no cluster: bad, or the end of a chain
+CLUSTER_MASK = 0x0FFFFFFF
+MIN_FAT32_CLUSTERS = 65525
+DELETED, END_OF_FOLDER = 0xE5, 0x00
+VOLUME_LABEL, FOLDER, LONG_NAME = 0x08, 0x10, 0x0F
+# 2024-01-01, midnight: two images made from the same inputs are the same bytes.
+DATE = (2024 - 1980) << 9 | 1 << 5 | 1
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One file or folder, and where its entries stand in its folder's bytes."""
+
+    name: str
+    is_folder: bool
+    cluster: int
+    size: int
+    first: int
+    last: int
+
+
+class FatVolume:
+    """The FAT32 file system at `offset` of an open file; changes are in the file when `flush` has returned."""
+
+    def __init__(self, file: BinaryIO, offset: int) -> None:
+        self._file = file
+        self._offset = offset
+        file.seek(offset)
+        boot = file.read(512)
+        if len(boot) < 512 or boot[510:512] != b"\x55\xaa":
+            raise FlashError("the boot partition has no FAT file system; take an unchanged Raspberry Pi OS image")
+        sector, per_cluster, reserved, tables = _numbers("<HBHB", boot, 11)
+        (small_sectors,) = _numbers("<H", boot, 19)
+        sectors, table_sectors = _numbers("<II", boot, 32)
+        self._root, self._info_sector = _numbers("<IH", boot, 44)
+        if sector not in (512, 1024, 2048, 4096) or not per_cluster or not tables or not table_sectors:
+            raise FlashError("the boot partition is not FAT32; take an unchanged Raspberry Pi OS image")
+        self._sector = sector
+        self._cluster_bytes = sector * per_cluster
+        self._tables = [reserved + number * table_sectors for number in range(tables)]
+        self._data_sector = reserved + tables * table_sectors
+        clusters = ((sectors or small_sectors) - self._data_sector) // per_cluster
+        self._clusters = min(clusters, table_sectors * sector // 4 - 2)
+        if self._clusters < MIN_FAT32_CLUSTERS:
+            raise FlashError("the boot partition is FAT12 or FAT16, allowed is FAT32; take a Raspberry Pi OS image")
+        file.seek(offset + reserved * sector)
+        self._table = array.array("I", file.read((self._clusters + 2) * 4))
+        if sys.byteorder == "big":
+            self._table.byteswap()
+        self._next_free = 2
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    @property
+    def free_bytes(self) -> int:
+        """What fits in yet, in whole clusters."""
+        return sum(1 for link in self._table[2:] if link & CLUSTER_MASK == 0) * self._cluster_bytes
+
+    def size_on_disk(self, size: int) -> int:
+        """What a file of that size takes."""
+        return -(-size // self._cluster_bytes) * self._cluster_bytes
+
+    def names(self, folder: str = "") -> list[str]:
+        """The names in a folder, in the order in which they stand there; empty for a folder that is not there."""
+        cluster = self._find_folder(PurePosixPath(folder))
+        entries = () if cluster is None else self._entries(cluster)
+        return [entry.name for entry in entries if entry.name not in (".", "..")]
+
+    def read(self, path: str) -> bytes | None:
+        """A file's bytes, or None where there is no such file."""
+        entry = self._find(PurePosixPath(path))
+        if entry is None or entry.is_folder:
+            return None
+        return self._read_chain(entry.cluster)[: entry.size] if entry.size else b""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Make or replace a file; missing folders are made."""
+        place = PurePosixPath(path)
+        folder = self._make_folder(place.parent)
+        self._remove_entry(folder, place.name)
+        cluster = self._write_chain(content) if content else 0
+        self._add_entry(folder, place.name, attributes=0x20, cluster=cluster, size=len(content))
+
+    def flush(self) -> None:
+        """Write the tables; what was written before is unreachable until then."""
+        table = self._table
+        if sys.byteorder == "big":
+            table = array.array("I", table)
+            table.byteswap()
+        for start in self._tables:
+            self._file.seek(self._offset + start * self._sector)
+            self._file.write(table.tobytes())
+        self._forget_free_count()
+        self._file.flush()
+
+    # ---- folders -----------------------------------------------------------------------------------------------------
+
+    def _find(self, path: PurePosixPath) -> _Entry | None:
+        folder = self._find_folder(path.parent)
+        return None if folder is None else self._entry(folder, path.name)
+
+    def _find_folder(self, path: PurePosixPath) -> int | None:
+        cluster = self._root
+        for part in path.parts:
+            entry = self._entry(cluster, part)
+            if entry is None or not entry.is_folder:
+                return None
+            cluster = entry.cluster or self._root
+        return cluster
+
+    def _make_folder(self, path: PurePosixPath) -> int:
+        cluster = self._root
+        for part in path.parts:
+            entry = self._entry(cluster, part)
+            if entry is not None and not entry.is_folder:
+                raise FlashError(f"{part} on the boot partition is a file and must be a folder; take another image")
+            cluster = self._new_folder(cluster, part) if entry is None else entry.cluster
+        return cluster
+
+    def _new_folder(self, parent: int, name: str) -> int:
+        cluster = self._write_chain(bytes(self._cluster_bytes))
+        # The root is called cluster 0 by the folders in it.
+        above = 0 if parent == self._root else parent
+        dots = _entry_bytes(b".          ", FOLDER, cluster, 0) + _entry_bytes(b"..         ", FOLDER, above, 0)
+        self._write_cluster(cluster, dots + bytes(self._cluster_bytes - len(dots)))
+        self._add_entry(parent, name, attributes=FOLDER, cluster=cluster, size=0)
+        return cluster
+
+    def _entry(self, folder: int, name: str) -> _Entry | None:
+        return next((entry for entry in self._entries(folder) if entry.name.lower() == name.lower()), None)
+
+    def _entries(self, folder: int) -> Iterator[_Entry]:
+        content = self._read_chain(folder)
+        pieces: list[str] = []
+        first = 0
+        for place in range(0, len(content), ENTRY_BYTES):
+            raw = content[place : place + ENTRY_BYTES]
+            if raw[0] == END_OF_FOLDER:
+                return
+            if raw[0] == DELETED:
+                pieces.clear()
+            elif raw[11] & 0x3F == LONG_NAME:
+                first = first if pieces else place
+                pieces.insert(0, long_name_piece(raw))
+            elif not raw[11] & VOLUME_LABEL:
+                high, low, size = struct.unpack("<20xH4xHI", raw)
+                name = "".join(pieces) or short_name(raw)
+                yield _Entry(name, bool(raw[11] & FOLDER), high << 16 | low, size, first if pieces else place, place)
+                pieces.clear()
+            else:
+                pieces.clear()
+
+    def _remove_entry(self, folder: int, name: str) -> None:
+        entry = self._entry(folder, name)
+        if entry is None:
+            return
+        if entry.is_folder:
+            raise FlashError(f"{name} on the boot partition is a folder and must be a file; take another image")
+        content = bytearray(self._read_chain(folder))
+        for place in range(entry.first, entry.last + 1, ENTRY_BYTES):
+            content[place] = DELETED
+        self._rewrite_chain(folder, bytes(content))
+        for cluster in list(self._chain(entry.cluster)) if entry.cluster else []:
+            self._table[cluster] = 0
+            self._next_free = min(self._next_free, cluster)
+
+    def _add_entry(self, folder: int, name: str, *, attributes: int, cluster: int, size: int) -> None:
+        content = self._read_chain(folder)
+        taken = {content[place : place + 11] for place in range(0, len(content), ENTRY_BYTES)}
+        short, long_entries = long_name_entries(name, taken)
+        entries = long_entries + _entry_bytes(short, attributes, cluster, size)
+        end = next(
+            (place for place in range(0, len(content), ENTRY_BYTES) if content[place] == END_OF_FOLDER), len(content)
+        )
+        grown = content[:end] + entries
+        self._rewrite_chain(folder, grown + bytes(self.size_on_disk(max(len(grown), len(content))) - len(grown)))
+
+    # ---- clusters ----------------------------------------------------------------------------------------------------
+
+    def _chain(self, cluster: int) -> Iterator[int]:
+        for _ in range(self._clusters + 1):
+            if not 2 <= cluster < self._clusters + 2:
+                raise FlashError(f"the boot partition is damaged at cluster {cluster}; download the image again")
+            yield cluster
+            cluster = self._table[cluster] & CLUSTER_MASK
+            if cluster >= FIRST_RESERVED:
+                return
+        raise FlashError("the boot partition is damaged: a file has no end; download the image again")
+
+    def _read_chain(self, cluster: int) -> bytes:
+        return b"".join(self._read_cluster(one) for one in self._chain(cluster))
+
+    def _write_chain(self, content: bytes) -> int:
+        """A new chain that holds the content, filled up with zeros."""
+        wanted = self.size_on_disk(len(content)) // self._cluster_bytes
+        chain = self._allocate(wanted)
+        for number, cluster in enumerate(chain):
+            piece = content[number * self._cluster_bytes : (number + 1) * self._cluster_bytes]
+            self._write_cluster(cluster, piece.ljust(self._cluster_bytes, b"\0"))
+        return chain[0]
+
+    def _rewrite_chain(self, cluster: int, content: bytes) -> None:
+        """Other content for a chain, which may have grown; whole clusters."""
+        chain = list(self._chain(cluster))
+        missing = len(content) // self._cluster_bytes - len(chain)
+        if missing > 0:
+            more = self._allocate(missing)
+            self._table[chain[-1]] = more[0]
+            chain += more
+        for number, one in enumerate(chain):
+            self._write_cluster(one, content[number * self._cluster_bytes : (number + 1) * self._cluster_bytes])
+
+    def _allocate(self, count: int) -> list[int]:
+        free = []
+        for cluster in range(self._next_free, self._clusters + 2):
+            if self._table[cluster] & CLUSTER_MASK == 0:
+                free.append(cluster)
+                if len(free) == count:
+                    break
+        if len(free) < count:
+            raise FlashError(
+                f"the boot partition is full: {count * self._cluster_bytes} bytes do not fit; "
+                "leave files out of the wheelhouse, or take an image with a larger boot partition"
+            )
+        for cluster, following in zip(free, [*free[1:], END_OF_CHAIN], strict=True):
+            self._table[cluster] = following
+        self._next_free = free[-1] + 1
+        return free
+
+    def _place(self, cluster: int) -> int:
+        return self._offset + self._data_sector * self._sector + (cluster - 2) * self._cluster_bytes
+
+    def _read_cluster(self, cluster: int) -> bytes:
+        self._file.seek(self._place(cluster))
+        return self._file.read(self._cluster_bytes)
+
+    def _write_cluster(self, cluster: int, content: bytes) -> None:
+        self._file.seek(self._place(cluster))
+        self._file.write(content)
+
+    def _forget_free_count(self) -> None:
+        """FSInfo's count of free clusters is a hint; all ones say that nobody knows."""
+        if self._info_sector not in (0, 0xFFFF):
+            self._file.seek(self._offset + self._info_sector * self._sector + 488)
+            self._file.write(b"\xff" * 8)
+
+
+def _numbers(layout: str, content: bytes, place: int) -> tuple[int, ...]:
+    return struct.unpack_from(layout, content, place)
+
+
+def _entry_bytes(short: bytes, attributes: int, cluster: int, size: int) -> bytes:
+    return struct.pack(
+        "<11sBBBHHHHHHHI", short, attributes, 0, 0, 0, DATE, DATE, cluster >> 16, 0, DATE, cluster & 0xFFFF, size
+    )

@@ -1,0 +1,143 @@
+"""A stock Raspberry Pi OS image: which one it is, and a copy of it to write into."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from sparsyedge.edge.errors import FlashError
+from sparsyedge.hardware.flash.fat import FatVolume
+from sparsyedge.hardware.flash.partitions import boot_partition
+
+__all__ = ["OsImage", "boot_volume", "identify", "unpack"]
+
+COPY_BYTES = 4 << 20
+XZ_MAGIC = b"\xfd7zXZ\x00"
+OTHER_ARCHIVES = {b"PK\x03\x04": "zip", b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+@dataclass(frozen=True)
+class OsImage:
+    """What decides how a card is made: the release, its Python, and how it takes first-boot files."""
+
+    release: str
+    python: str
+    first_boot: Literal["cloud-init", "firstrun"]
+
+
+TRIXIE = OsImage("trixie", "3.13", "cloud-init")
+BOOKWORM = OsImage("bookworm", "3.11", "firstrun")
+
+
+def identify(volume: FatVolume, name: str) -> OsImage:
+    """The image's release by what lies on its boot partition; raises FlashError for 32-bit and unknown ones.
+
+    Trixie brings cloud-init's files; Bookworm starts its own first-boot program from the kernel's command line. A
+    32-bit image carries kernels for older boards beside the 64-bit one.
+    """
+    names = {entry.lower() for entry in volume.names()}
+    advice = "take Raspberry Pi OS Lite (64-bit), Bookworm or Trixie"
+    if "kernel7.img" in names or "kernel.img" in names:
+        raise FlashError(f"{name} is a 32-bit image, and there is no onnxruntime for 32-bit ARM; {advice}")
+    if "kernel8.img" not in names:
+        raise FlashError(f"{name} has no 64-bit Raspberry Pi kernel (kernel8.img) on its boot partition; {advice}")
+    if {"user-data", "meta-data"} <= names:
+        return TRIXIE
+    command_line = volume.read("cmdline.txt") or b""
+    if b"raspberrypi-sys-mods/firstboot" in command_line:
+        return BOOKWORM
+    raise FlashError(f"{name} is neither Bookworm nor Trixie, or it has been started before; {advice}, unused")
+
+
+@contextlib.contextmanager
+def boot_volume(path: Path, *, writable: bool = False) -> Iterator[FatVolume]:
+    """The boot partition of an image file; changes are written when the block ends well."""
+    try:
+        with path.open("r+b" if writable else "rb") as file:
+            volume = FatVolume(file, boot_partition(file, path.name).start)
+            yield volume
+            if writable:
+                volume.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise FlashError(f"cannot read image {path}: {error.strerror}; check the path") from error
+
+
+def unpack(image: Path, target: Path) -> None:
+    """Copy the image to `target`, unpacked where it is .xz; raises FlashError where it does not fit or is damaged."""
+    try:
+        with image.open("rb") as file:
+            head = file.read(6)
+            _refuse_other_archives(image, head)
+            file.seek(0)
+            packed = head == XZ_MAGIC
+            _require_space(target, _unpacked_bytes(file, image) if packed else image.stat().st_size)
+            with target.open("wb") as out, contextlib.ExitStack() as stack:
+                _copy(stack.enter_context(lzma.open(file)) if packed else file, out)
+    except FileNotFoundError as error:
+        raise FlashError(f"no image {image}; check the path") from error
+    except (lzma.LZMAError, EOFError) as error:
+        raise FlashError(f"{image} is damaged: {error}; download it again") from error
+    except OSError as error:
+        raise FlashError(f"cannot copy {image} to {target}: {error.strerror}") from error
+
+
+def _refuse_other_archives(image: Path, head: bytes) -> None:
+    for magic, name in OTHER_ARCHIVES.items():
+        if head.startswith(magic):
+            raise FlashError(f"{image} is packed with {name}, allowed are .img and .img.xz; unpack it first")
+
+
+def _copy(source: BinaryIO | lzma.LZMAFile, out: BinaryIO) -> None:
+    """Copy in pieces; pieces of zeros become holes, since most of an image is empty."""
+    empty = bytes(COPY_BYTES)
+    while piece := source.read(COPY_BYTES):
+        if piece == empty:
+            out.seek(len(piece), os.SEEK_CUR)
+        else:
+            out.write(piece)
+    out.truncate(out.tell())
+
+
+def _unpacked_bytes(file: BinaryIO, image: Path) -> int:
+    """What an .xz file unpacks to: it is written at its end, in the index."""
+    size = image.stat().st_size
+    try:
+        file.seek(size - 12)
+        footer = file.read(12)
+        index_bytes = (int.from_bytes(footer[4:8], "little") + 1) * 4
+        file.seek(size - 12 - index_bytes)
+        index = file.read(index_bytes)
+        records, *numbers = _varints(index[1:])
+        total = sum(numbers[1 : 2 * records : 2])  # pairs of packed and unpacked bytes
+    except (OSError, ValueError):
+        # A cut file: reading it on will say so.
+        total = size
+    finally:
+        file.seek(0)
+    return total
+
+
+def _varints(content: bytes) -> Iterator[int]:
+    number = shift = 0
+    for byte in content:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            yield number
+            number = shift = 0
+
+
+def _require_space(target: Path, needed: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise FlashError(
+            f"a card takes {needed / 1e9:.1f} GB and {target.parent} has {free / 1e9:.1f} GB free; "
+            "make room, or choose another place with --out"
+        )

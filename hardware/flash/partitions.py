@@ -1,0 +1,36 @@
+"""The table of partitions at the start of an image, and which of them the board boots from."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from sparsyedge.edge.errors import FlashError
+
+__all__ = ["Partition", "boot_partition"]
+
+SECTOR = 512
+# FAT32 with and without LBA; FAT16 and NTFS types are listed by no Raspberry Pi OS.
+FAT32_TYPES = (0x0B, 0x0C)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where a partition lies, in bytes."""
+
+    start: int
+    size: int
+
+
+def boot_partition(file: BinaryIO, name: str) -> Partition:
+    """The first FAT32 partition of the image; raises FlashError where there is none."""
+    file.seek(0)
+    head = file.read(SECTOR)
+    if len(head) < SECTOR or head[510:] != b"\x55\xaa":
+        raise FlashError(f"{name} has no partition table; take a Raspberry Pi OS Lite (64-bit) image, .img or .img.xz")
+    for number in range(4):
+        kind, start, sectors = struct.unpack_from("<4xB3xII", head, 446 + 16 * number)
+        if kind in FAT32_TYPES and start and sectors:
+            return Partition(start * SECTOR, sectors * SECTOR)
+    raise FlashError(f"{name} has no FAT32 boot partition; take a Raspberry Pi OS Lite (64-bit) image")

@@ -1,0 +1,100 @@
+"""Reads a card back: what it will do at its first boot, and whether something that it needs is missing or damaged."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
+from sparsyedge.edge.errors import FlashError
+from sparsyedge.hardware.flash.fat import FatVolume
+from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, card_files
+from sparsyedge.hardware.flash.image import OsImage, boot_volume, identify
+
+__all__ = ["CardReport", "inspect_card"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardReport:
+    """What is on a card; the token itself is never shown."""
+
+    system: OsImage
+    device: DeviceFile
+    wheels: tuple[str, ...]
+    data: tuple[str, ...]
+    has_wifi: bool
+    free_bytes: int
+
+    def lines(self) -> list[str]:
+        """The report for a person."""
+        device = self.device
+        source = f"{len(self.wheels)} wheels on the card" if self.wheels else "PyPI, needs the internet"
+        trains = "a config that somebody writes" if device.data is None else device.data.dataset
+        return [
+            f"system       Raspberry Pi OS {self.system.release}, 64-bit, Python {self.system.python}",
+            f"first boot   {self.system.first_boot}",
+            f"device       {device.device} of fleet {device.fleet}",
+            f"coordinator  {device.host}, members {device.port}, new devices {device.enrol_port}",
+            f"token        {'there, good for one enrolment' if device.token else 'none: it has been used'}",
+            f"installs     sparsyedge from {source}",
+            f"trains on    {trains}" + (f" ({', '.join(self.data)} on the card)" if self.data else ""),
+            f"network      {'Wi-Fi and cable' if self.has_wifi else 'cable'}",
+            f"free         {self.free_bytes / 1e6:.0f} MB of the boot partition",
+        ]
+
+
+def inspect_card(path: Path) -> CardReport:
+    """Read a card that `flash pi` made; raises FlashError that names the first thing that is wrong."""
+    with boot_volume(path) as volume:
+        device = _device(volume, path)
+        system = identify(volume, path.name)
+        _check_first_boot(volume, system, path)
+        return CardReport(
+            system=system,
+            device=device,
+            wheels=_checked_wheels(volume, path),
+            data=tuple(volume.names(f"{CARD_FOLDER}/data")),
+            has_wifi=_has_wifi(volume, system),
+            free_bytes=volume.free_bytes,
+        )
+
+
+def _device(volume: FatVolume, path: Path) -> DeviceFile:
+    content = volume.read(DEVICE_FILE_NAME)
+    if content is None:
+        raise FlashError(f"{path} has no {DEVICE_FILE_NAME}: it is a stock image, or its device has enrolled already")
+    try:
+        return msgspec.json.decode(content, type=DeviceFile)
+    except msgspec.DecodeError as error:
+        raise FlashError(f"{DEVICE_FILE_NAME} on {path} cannot be read: {error}; make the card again") from error
+
+
+def _check_first_boot(volume: FatVolume, system: OsImage, path: Path) -> None:
+    hooks = {"cloud-init": "user-data", "firstrun": "firstrun.sh"}
+    hook = volume.read(hooks[system.first_boot]) or b""
+    command_line = volume.read("cmdline.txt") or b""
+    if b"install.sh" not in hook or (system.first_boot == "firstrun" and b"firstrun.sh" not in command_line):
+        raise FlashError(f"{path} would not run its first boot: {hooks[system.first_boot]} is not ours; make it again")
+    for name in card_files(0):
+        if volume.read(name) is None:
+            raise FlashError(f"{path} has no {name}; make the card again")
+
+
+def _checked_wheels(volume: FatVolume, path: Path) -> tuple[str, ...]:
+    listed = (volume.read(f"{CARD_FOLDER}/wheels/SHA256SUMS") or b"").decode().splitlines()
+    names = []
+    for line in listed:
+        sha256, _, name = line.partition("  ")
+        content = volume.read(f"{CARD_FOLDER}/wheels/{name}")
+        if content is None or hashlib.sha256(content).hexdigest() != sha256:
+            raise FlashError(f"{name} on {path} is {'missing' if content is None else 'damaged'}; make the card again")
+        names.append(name)
+    return tuple(names)
+
+
+def _has_wifi(volume: FatVolume, system: OsImage) -> bool:
+    name, mark = ("network-config", b"wifis") if system.first_boot == "cloud-init" else ("firstrun.sh", b"set_wlan")
+    return mark in (volume.read(name) or b"")

@@ -1,0 +1,157 @@
+"""The wheels that a board installs without a network: collected where there is one, checked before they travel."""
+
+from __future__ import annotations
+
+import email
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.tags import Tag
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from sparsyedge.edge.errors import FlashError
+
+__all__ = ["PYTHONS", "Wheel", "collect", "select"]
+
+PYTHONS = ("3.11", "3.13")
+"""Of Raspberry Pi OS Bookworm and Trixie."""
+# Debian 12 has glibc 2.36; a wheel for a newer one would not load there. Newest first, as pip prefers them.
+PLATFORMS = (*(f"manylinux_2_{minor}_aarch64" for minor in range(36, 16, -1)), "manylinux2014_aarch64")
+PACKAGE = "sparsyedge"
+PIP_LIMIT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel by its file name."""
+
+    path: Path
+    name: str
+    version: Version
+    tags: frozenset[Tag]
+
+    def fits(self, python: str) -> bool:
+        """Whether a board with that Python can install it."""
+        return any(_fits(tag, python) for tag in self.tags)
+
+
+def collect(out: Path, *, wheel: Path, pythons: Sequence[str] = PYTHONS) -> list[Wheel]:
+    """Download what our wheel needs on 64-bit ARM into a new folder, with pip itself and a list of hashes."""
+    if out.exists():
+        raise FlashError(f"{out} exists; remove it, or choose another folder with --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        unfinished = Path(folder) / "wheels"
+        unfinished.mkdir()
+        shutil.copy(wheel, unfinished)
+        for python in pythons:
+            _download(unfinished, [*_needs(wheel, python), "pip"], python)
+            select(unfinished, python)
+        unfinished.rename(out)
+    return _wheels(out)
+
+
+def select(folder: Path, python: str) -> list[Wheel]:
+    """The wheels that a board with that Python installs, pip among them; raises FlashError that names what is missing.
+
+    Of several versions the newest is taken, and everything that it needs is looked for in turn.
+    """
+    wheels = [wheel for wheel in _wheels(folder) if wheel.fits(python)]
+    chosen: dict[str, Wheel] = {}
+    wanted = [Requirement(PACKAGE), Requirement("pip")]
+    while wanted:
+        need = wanted.pop()
+        name = canonicalize_name(need.name)
+        if name in chosen:
+            continue
+        fitting = [wheel for wheel in wheels if wheel.name == name and need.specifier.contains(wheel.version)]
+        if not fitting:
+            raise FlashError(
+                f"{folder} has no wheel of {need} for Python {python} on 64-bit ARM; "
+                f"collect it with `sparsyedge flash wheelhouse --out DIR --python {python}`"
+            )
+        chosen[name] = max(fitting, key=lambda wheel: wheel.version)
+        wanted += [Requirement(line) for line in _needs(chosen[name].path, python)]
+    return sorted(chosen.values(), key=lambda wheel: wheel.name)
+
+
+def hash_list(wheels: Sequence[Wheel]) -> str:
+    """A SHA256SUMS file over the wheels, as sha256sum(1) checks it."""
+    lines = [f"{hashlib.sha256(wheel.path.read_bytes()).hexdigest()}  {wheel.path.name}\n" for wheel in wheels]
+    return "".join(lines)
+
+
+def _wheels(folder: Path) -> list[Wheel]:
+    found = []
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            name, version, _, tags = parse_wheel_filename(path.name)
+        except ValueError as error:
+            raise FlashError(f"{path} is not named like a wheel: {error}; remove it from the wheelhouse") from error
+        found.append(Wheel(path, name, version, tags))
+    return found
+
+
+def _fits(tag: Tag, python: str) -> bool:
+    major, minor = python.split(".")
+    if tag.platform not in ("any", *PLATFORMS):
+        return False
+    if tag.abi == "abi3":
+        return tag.interpreter.startswith("cp3") and int(tag.interpreter[3:]) <= int(minor)
+    here = f"cp{major}{minor}"
+    return (tag.interpreter, tag.abi) in (
+        (here, here),
+        (here, "none"),
+        (f"py{major}", "none"),
+        (f"py{major}{minor}", "none"),
+    )
+
+
+def _needs(wheel: Path, python: str) -> list[str]:
+    """What a wheel asks for on such a board, by the markers of its dependencies."""
+    environment = {
+        "extra": "",
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": "aarch64",
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+    needs = [Requirement(line) for line in _metadata(wheel).get_all("Requires-Dist") or []]
+    return [f"{one.name}{one.specifier}" for one in needs if one.marker is None or one.marker.evaluate(environment)]
+
+
+def _metadata(wheel: Path) -> email.message.Message:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            return email.message_from_bytes(archive.read(name))
+    except (OSError, zipfile.BadZipFile, StopIteration) as error:
+        raise FlashError(f"{wheel} is not a readable wheel: {error}; download or build it again") from error
+
+
+def _download(folder: Path, needs: Sequence[str], python: str) -> None:
+    platforms = [item for platform in PLATFORMS for item in ("--platform", platform)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
+    done = subprocess.run(
+        [*command, "--dest", str(folder), *needs], capture_output=True, text=True, timeout=PIP_LIMIT_S
+    )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise FlashError(
+            f"pip could not download the wheels for Python {python} on 64-bit ARM: "
+            f"{(said or ['no reason given'])[-1].removeprefix('ERROR: ')}"
+        )

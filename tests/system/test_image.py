@@ -1,0 +1,148 @@
+"""The proof without hardware: a card that our command made boots with systemd and cloud-init, enrols and trains.
+
+`make test-image` builds the image and the wheelhouse first, then runs this; everything is kept in build/image.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsyedge.edge.data import load
+from sparsyedge.edge.enrolment import DEVICE_FILE_NAME
+from sparsyedge.hardware.arm.image import IMAGE_NAME, INITRAMFS_NAME, KERNEL_NAME
+from sparsyedge.hardware.flash.image import boot_volume
+
+WORK = Path(os.environ.get("SPARSYEDGE_IMAGE_DIR", "build/image")).resolve()
+HOST = "10.0.2.2"
+"""What qemu's user network calls the machine that it runs on."""
+BOOT_LIMIT_S = 2400.0
+SAMPLES = 64
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+def sparsyedge(*arguments: str, folder: Path) -> str:
+    command = [sys.executable, "-c", "import sys; from sparsyedge.edge.cli import main; sys.exit(main())", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def running(command: list[str], folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives as long as the block; its output goes to a file that stays."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_ports(count: int) -> list[str]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [str(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def make_lab(folder: Path) -> None:
+    """Everything on the operator's side: authority, artifacts signed for the board's op library, data, run file."""
+    port, enrol_port, coordinator_port = free_ports(3)
+    ports = ["--port", port, "--enrol-port", enrol_port, "--coordinator-port", coordinator_port]
+    sparsyedge("coordinator", "init", "fleet", "--host", HOST, "--bind", "127.0.0.1", *ports, folder=folder)
+    sparsyedge("export", "--dataset", "digits", "--width", "16", "--out", "artifacts", folder=folder)
+    wheel = next((WORK / "wheels").glob("sparsyedge-*.whl"))
+    sparsyedge("coordinator", "sign", "artifacts", "--op-library", str(wheel), folder=folder)
+    digits = load("digits")
+    np.savez(
+        folder / "board.npz",
+        x_train=digits.train.x[:SAMPLES],
+        y_train=digits.train.y[:SAMPLES],
+        x_test=digits.test.x[:SAMPLES],
+        y_test=digits.test.y[:SAMPLES],
+        names=np.arange(10),
+    )
+    (folder / "run.toml").write_text(
+        'name = "image"\nartifacts = "artifacts"\nrun_dir = "run"\ndataset = "digits"\nrounds = 2\ncohort_size = 1\n'
+        'authority = "fleet"\ndeadline_s = 3000.0\nbatch_size = 16\n[learning_rate]\nstart = 0.1\nend = 0.05\n'
+    )
+
+
+def qemu(card: Path, console: Path) -> list[str]:
+    machine = ["-M", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "1024", "-accel", "tcg,thread=multi"]
+    boot = ["-kernel", str(WORK / "stock" / KERNEL_NAME), "-initrd", str(WORK / "stock" / INITRAMFS_NAME)]
+    with boot_volume(card) as volume:
+        command_line = (volume.read("cmdline.txt") or b"").decode().strip()
+    disk = ["-drive", f"file={card},format=raw,if=virtio", "-nic", "user,model=virtio-net-pci"]
+    screen = ["-display", "none", "-serial", f"file:{console}", "-no-reboot"]
+    return ["qemu-system-aarch64", *machine, *boot, "-append", command_line, *disk, *screen]
+
+
+def seconds_of(console: Path, mark: str) -> str:
+    """When the board said something, by its own clock, for the record."""
+    for line in console.read_text(errors="replace").splitlines():
+        if mark in line:
+            return line.split("]")[0].strip("[ ") if line.startswith("[") else "?"
+    return "never"
+
+
+@pytest.mark.skipif(shutil.which("qemu-system-aarch64") is None, reason="no qemu-system-aarch64")
+def test_a_flashed_card_boots_enrols_and_completes_a_run(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    make_lab(tmp_path)
+    card, console = tmp_path / "card.img", WORK / "console.log"
+    flash = ["flash", "pi", "--image", str(WORK / "stock" / IMAGE_NAME), "--out", str(card), "--device-id", "pi-07"]
+    more = ["--coordinator", HOST, "--wheelhouse", str(WORK / "wheels"), "--data", "board.npz"]
+    sparsyedge(*flash, *more, folder=tmp_path)
+    print("\n" + sparsyedge("flash", "verify", str(card), folder=tmp_path))
+    print(f"lab and card ready after {time.monotonic() - begun_s:.0f} s", flush=True)
+    python = [sys.executable, "-c", "import sys; from sparsyedge.edge.cli import main; sys.exit(main())"]
+    with (
+        running([*python, "coordinator", "broker", "--dir", "fleet"], tmp_path, WORK / "broker.log"),
+        running([*python, "coordinator", "run", "run.toml"], tmp_path, WORK / "coordinator.log") as coordinator,
+        running(qemu(card, console), tmp_path, WORK / "qemu.log") as board,
+    ):
+        booted_s = time.monotonic()
+        while coordinator.poll() is None and time.monotonic() - booted_s < BOOT_LIMIT_S:
+            assert board.poll() is None, (WORK / "qemu.log").read_text()
+            time.sleep(1.0)
+        assert coordinator.poll() == 0, (WORK / "coordinator.log").read_text()[-2000:]
+        print(f"boot to finished run: {time.monotonic() - booted_s:.0f} s", flush=True)
+    for mark in ("Cloud-init v.", "install sparsyedge from the card", "sparsyedge-firstboot: enrol", "firstboot: done"):
+        print(f"board clock at {mark!r}: {seconds_of(console, mark)} s")
+    status = json.loads(sparsyedge("coordinator", "status", "run", "--json", folder=tmp_path))
+    assert [round_["updates"] for round_ in status["rounds"]] == [1, 1]
+    (device,) = status["devices"]
+    print(f"{device['id']}: {device['steps']} steps, peak RSS {device['peak_rss_mb']:.0f} MB, {device['phases']}")
+    assert device["id"] == "pi-07"
+    members = json.loads(sparsyedge("coordinator", "identities", "--dir", "fleet", "--json", folder=tmp_path))
+    assert [member["device"] for member in members["members"]] == ["pi-07"]
+    with boot_volume(card) as volume:
+        assert volume.read(DEVICE_FILE_NAME) is None, "the token is still on the card"
+        assert volume.names("sparsyedge/wheels") == []
+    print(f"all in all {time.monotonic() - begun_s:.0f} s")
