@@ -15,6 +15,8 @@ BENCHMARKS = {
     "codecs": ("sparsyedge.benchmarks.codecs:main", "accuracy that each codec of the wire costs, on federated runs"),
     "step": ("sparsyedge.benchmarks.step.command:main", "time and memory of one training step, against peers"),
     "paper": ("sparsyedge.benchmarks.paper.command:main", "the tables and figures of the paper, run on this machine"),
+    "device": ("sparsyedge.benchmarks.device.command:main", "what training costs this board, dense against sparse"),
+    "compare": ("sparsyedge.benchmarks.device.command:compare", "results of `bench device` beside each other"),
     "wire": ("sparsyedge.benchmarks.wire:main", "bytes, ratio, speed and error of the frame's codecs, against peers"),
 }
 """Benchmark to where it lives ("module:function", taking the remaining arguments) and what it measures."""

@@ -38,7 +38,7 @@ MASKED = (
     "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "systemd-journald-audit.socket",
 )  # fmt: skip
 BOOT_FILES = {
-    "cmdline.txt": "console=ttyAMA0 root=/dev/vda2 rw audit=0\n",
+    "cmdline.txt": "console=ttyAMA0 root=/dev/vda2 rw audit=0 systemd.firstboot=off\n",
     "config.txt": "arm_64bit=1\n",
     "user-data": "#cloud-config\n",
     "meta-data": "instance-id: stock-image\n",

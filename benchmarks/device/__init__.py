@@ -1,0 +1,1 @@
+"""`sparsyedge bench device`: what training costs this board, dense and sparse."""
