@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,12 +80,12 @@ def make_lab(folder: Path) -> None:
     wheel = next((WORK / "wheels").glob("sparsyedge-*.whl"))
     sparsyedge("coordinator", "sign", "artifacts", "--op-library", str(wheel), folder=folder)
     digits = load("digits")
-    arrays = {"names": np.arange(10)}
+    arrays: dict[str, Any] = {"names": np.arange(10)}
     for part, samples in (("train", digits.train), ("test", digits.test)):
         # Files have the channels last.
         arrays[f"x_{part}"] = samples.x[:SAMPLES].transpose(0, 2, 3, 1)
         arrays[f"y_{part}"] = samples.y[:SAMPLES]
-    np.savez(folder / "board.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(folder / "board.npz", **arrays)
     (folder / "run.toml").write_text(
         'name = "image"\nartifacts = "artifacts"\nrun_dir = "run"\ndataset = "digits"\nrounds = 2\ncohort_size = 1\n'
         'authority = "fleet"\ndeadline_s = 3000.0\nbatch_size = 16\n[learning_rate]\nstart = 0.1\nend = 0.05\n'
