@@ -73,7 +73,7 @@ def make_cards(plan: CardPlan, devices: Sequence[str], out: Path) -> Iterator[tu
     with _workplace(out) as folder:
         base = folder / "base.img"
         unpack(plan.image, base)
-        with boot_volume(base, writable=True) as volume:
+        with boot_volume(base, writable=True, name=plan.image.name) as volume:
             system = identify(volume, plan.image.name)
             _write_all(volume, _common_files(plan, system, flashed_at))
         for device, path in zip(devices, paths, strict=True):

@@ -12,6 +12,7 @@ import msgspec
 
 from sparsyedge.edge import cli
 from sparsyedge.edge.config import DataConfig
+from sparsyedge.edge.data.loaders import DATASETS
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile, read_device_file
 from sparsyedge.edge.errors import FlashError, SparsyedgeError
 from sparsyedge.hardware.flash.android import make_bundle
@@ -47,9 +48,9 @@ def main(argv: list[str]) -> int:
 
 def _pi(arguments: argparse.Namespace) -> int:
     devices = device_names(arguments.device_id, arguments.count)
-    disk = look_up(arguments.write) if arguments.write else None
-    if disk and len(devices) > 1:
+    if arguments.write and len(devices) > 1:
         raise FlashError("--write fills one card and --count makes several; write them one by one")
+    disk = look_up(arguments.write) if arguments.write else None
     files = _data_files(arguments.data)
     inviter = _Inviter(arguments, devices, files, board_data=BOARD_DATA)
     plan = CardPlan(
@@ -145,8 +146,10 @@ def _share(first: str, offset: int) -> str:
 
 def _data_files(data: str | None) -> list[Path]:
     """The files that travel with the card: an .npz, or the one .npz of a folder; none for the name of a data set."""
-    if data is None or not (Path(data).exists() or "/" in data or data.endswith(".npz")):
+    if data is None or data in DATASETS:
         return []
+    if not (Path(data).exists() or "/" in data or data.endswith(".npz")):
+        raise FlashError(f"--data is {data!r}, allowed are an .npz file, a folder with one, or {', '.join(DATASETS)}")
     path = Path(data)
     found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     if len(found) != 1 or not found[0].is_file():

@@ -56,11 +56,11 @@ def identify(volume: FatVolume, name: str) -> OsImage:
 
 
 @contextlib.contextmanager
-def boot_volume(path: Path, *, writable: bool = False) -> Iterator[FatVolume]:
-    """The boot partition of an image file; changes are written when the block ends well."""
+def boot_volume(path: Path, *, writable: bool = False, name: str | None = None) -> Iterator[FatVolume]:
+    """The boot partition of an image file, called `name` in errors; changes are written when the block ends well."""
     try:
         with path.open("r+b" if writable else "rb") as file:
-            volume = FatVolume(file, boot_partition(file, path.name).start)
+            volume = FatVolume(file, boot_partition(file, name or path.name).start)
             yield volume
             if writable:
                 volume.flush()

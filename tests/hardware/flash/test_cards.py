@@ -176,7 +176,7 @@ def _zip(folder: Path) -> Path:
         (lambda folder: stock_image(folder / "os.img", {"start4.elf": b"1"}), "no 64-bit Raspberry Pi kernel"),
         (lambda folder: stock_image(folder / "os.img", {"kernel8.img": b"1"}), "neither Bookworm nor Trixie"),
         (lambda folder: format_fat32(folder / "os.img", kind=0x83), "has no FAT32 boot partition"),
-        (_text, "has no partition table"),
+        (_text, "os.img has no partition table"),
         (_zip, "is packed with zip"),
         (_cut, "is damaged"),
         (lambda folder: folder / "no.img", "no image .*no.img; check the path"),
