@@ -65,7 +65,8 @@ fi
 as_device "$venv/bin/sparsyedge" edge enrol "$home/sparsyedge-device.json" --identity "$home/identity" --timeout 300 \
     2> /run/sparsyedge-firstboot.log || { cat /run/sparsyedge-firstboot.log >&2; exit 1; }
 cat /run/sparsyedge-firstboot.log
-sed -i "s/^threads = .*/threads = $(nproc)/" "$home/identity/device.toml"
+# All cores, and no more heat than the board bears without slowing down.
+sed -i -e "s/^threads = .*/threads = $(nproc)/" -e "s/^max_temperature_c = .*/max_temperature_c = 80.0/" "$home/identity/device.toml"
 
 begin "remove the token and what is installed from the card"
 rm -f "$boot/sparsyedge-device.json" "$home/sparsyedge-device.json" "$note"
