@@ -22,6 +22,8 @@ PID_NAME = "mosquitto.pid"
 MAX_PACKET_BYTES = MAX_CHUNK_BYTES + 64 * 1024
 MAX_QUEUED_MESSAGES = 200_000
 """Mosquitto drops silently beyond it, and its own default of 1000 lost three chunks of four of 200 devices."""
+MAX_QUEUED_BYTES = 512 << 20
+"""Twice what a coordinator has granted at any time: only who sends what nobody asked for comes near it."""
 MAX_NEWCOMERS = 64
 # Debian installs it where only root's PATH looks.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
@@ -44,6 +46,7 @@ log_type notice
 persistence false
 max_packet_size {MAX_PACKET_BYTES}
 max_queued_messages {MAX_QUEUED_MESSAGES}
+max_queued_bytes {MAX_QUEUED_BYTES}
 max_inflight_messages 20
 set_tcp_nodelay true
 

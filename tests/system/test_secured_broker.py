@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ DEVICES = ("pi-01", "pi-02", "pi-03")
 TOPICS = Topics("lab")
 SHA = "ab" * 32
 NOT_AUTHORIZED = 135
+CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a"
+CONNACK = b"\x20\x02\x00\x00"
 
 
 class Probe:
@@ -193,14 +196,13 @@ def test_a_newcomer_may_ask_and_read_its_own_answer_and_nothing_else(
 
 def lets_in(port: int, tls: Tls) -> bool:
     """Whether the broker welcomes an MQTT CONNECT over such a connection."""
-    connect = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a"
     try:
         with (
             socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as plain,
             client_context(tls).wrap_socket(plain, server_hostname="127.0.0.1") as connection,
         ):
-            connection.sendall(connect)
-            return connection.recv(4) == b"\x20\x02\x00\x00"
+            connection.sendall(CONNECT)
+            return connection.recv(4) == CONNACK
     except TimeoutError:
         raise
     except OSError:  # a certificate is refused in the handshake or, with TLS 1.3, right after it
@@ -236,7 +238,7 @@ def test_a_device_does_not_take_a_broker_for_its_own_that_another_authority_vouc
 @pytest.mark.parametrize("listener", ["port", "enrol_port", "coordinator_port"])
 def test_no_listener_speaks_in_the_clear(secured: Authority, listener: str) -> None:
     with socket.create_connection(("127.0.0.1", getattr(secured.settings, listener)), timeout=LIMIT_S) as plain:
-        plain.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a")
+        plain.sendall(CONNECT)
         try:
             answer = plain.recv(4)
         except ConnectionResetError:
@@ -258,6 +260,29 @@ def test_a_revoked_device_loses_its_connection_and_gets_no_other(
         assert not lets_in(secured.settings.port, tls)
         assert bystander.publish(TOPICS.offer("pi-02")) != NOT_AUTHORIZED
         assert not bystander.ended.is_set()
+
+
+def test_a_revoked_device_does_not_come_back_through_a_tls_session_that_it_kept(
+    secured: Authority, tmp_path: Path
+) -> None:
+    context = client_context(make_member(secured, "pi-01", tmp_path / "pi-01").tls)
+
+    def connect(session: ssl.SSLSession | None) -> tuple[bytes, bool | None, ssl.SSLSession | None]:
+        with (
+            socket.create_connection(("127.0.0.1", secured.settings.port), timeout=LIMIT_S) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as connection,
+        ):
+            connection.sendall(CONNECT)
+            return connection.recv(4), connection.session_reused, connection.session
+
+    _, _, session = connect(None)
+    assert connect(session)[:2] == (CONNACK, True)
+    revoke(secured, "pi-01")
+    try:
+        answer, _, _ = connect(session)
+    except OSError:
+        answer = b""
+    assert answer != CONNACK
 
 
 def test_a_ban_alone_stops_a_connection_that_is_still_open(
