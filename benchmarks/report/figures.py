@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from sparsyedge.benchmarks.report.mask_figures import layers, movement, overlap, sparsity
+from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, legend
 from sparsyedge.benchmarks.report.runs import ReportedRun
 from sparsyedge.benchmarks.report.style import PHASE_COLOURS, figure_style, run_looks
 
-__all__ = ["FIGURES", "Plot", "draw_all"]
+__all__ = ["FIGURES", "draw_all"]
 
-WIDTH_IN = 7.0
 TIMELINE_DEVICES = 30
 TIMELINE_ROUNDS = 20
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A figure, its file name and what a reader is told beneath it."""
-
-    name: str
-    caption: str
-    figure: Figure
 
 
 Drawer = Callable[[Sequence[ReportedRun]], Plot | None]
@@ -64,28 +55,8 @@ def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
         axes.set_ylabel("test accuracy (%)")
     if not figure.axes[3].lines:
         _say(figure.axes[3], "no meter was read")
-    _legend(figure, runs)
+    legend(figure, runs)
     return Plot("accuracy", "Test accuracy of the global model against what it took to get there.", figure)
-
-
-def sparsity(runs: Sequence[ReportedRun]) -> Plot | None:
-    """Global sparsity over the rounds."""
-    if not any(run.rounds for run in runs):
-        return None
-    figure = Figure(figsize=(WIDTH_IN, 2.8))
-    axes = figure.subplots()
-    for run, look in zip(runs, run_looks(len(runs)), strict=True):
-        axes.plot(
-            [record.round for record in run.rounds],
-            [100 * record.global_sparsity for record in run.rounds],
-            label=run.label,
-            **look,
-        )
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("zero weights (%)")
-    _legend(figure, runs)
-    return Plot("sparsity", "Share of the prunable weights of the global model that are zero.", figure)
 
 
 def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
@@ -110,7 +81,7 @@ def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
     panels[0].set_ylabel("less than dense float32")
-    _legend(figure, runs)
+    legend(figure, runs)
     return Plot("traffic", "Whole messages, headers and statistics included, against dense float32 arrays.", figure)
 
 
@@ -152,14 +123,9 @@ def _kinds(runs: Sequence[ReportedRun]) -> str:
     return ", ".join(sorted({kind for run in runs for kind in run.energy_kinds})) or "none"
 
 
-def _legend(figure: Figure, runs: Sequence[ReportedRun]) -> None:
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(runs), 4))
-
-
 def _say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#777777")
     axes.set_xticks([])
 
 
-FIGURES: tuple[Drawer, ...] = (accuracy, sparsity, traffic, timeline)
+FIGURES: tuple[Drawer, ...] = (accuracy, sparsity, layers, overlap, movement, traffic, timeline)

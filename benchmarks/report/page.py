@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from io import BytesIO
 
-from sparsyedge.benchmarks.report.figures import Plot
+from sparsyedge.benchmarks.report.plot import Plot
 from sparsyedge.benchmarks.report.runs import ReportedRun
 from sparsyedge.coordinator.tables import ratio
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from sparsyedge.coordinator.masks import Masks
 from sparsyedge.coordinator.records import PhaseRecord, RoundRecord, RunSummary
 from sparsyedge.coordinator.store import Store
 
@@ -21,6 +22,10 @@ class ReportedRun:
     phases: tuple[PhaseRecord, ...]
     opened_at: dict[int, float]
     """When each round was announced, in Unix seconds."""
+    metrics: dict[int, dict[str, float]]
+    """The figures of coordinator/metrics.py by round and name."""
+    masks: dict[int, bytes]
+    """The packed masks of the global model by round, as many as were kept."""
 
     @property
     def rounds(self) -> tuple[RoundRecord, ...]:
@@ -30,6 +35,11 @@ class ReportedRun:
     def energy_kinds(self) -> tuple[str, ...]:
         """How the joules were come by; empty where there are none."""
         return tuple(sorted({phase.kind for phase in self.phases if phase.joules is not None}))
+
+    def figure(self, name: str, *, first_round: int = 1) -> tuple[list[int], list[float]]:
+        """Rounds and values of one figure, where it is known."""
+        known = {number: row[name] for number, row in self.metrics.items() if number >= first_round and name in row}
+        return list(known), list(known.values())
 
     def megabytes(self) -> list[float]:
         """What had travelled both ways at the end of each round, over all devices."""
@@ -65,6 +75,8 @@ def _read(directory: Path, label: str | None) -> ReportedRun:
             summary=summary,
             phases=store.phase_records(),
             opened_at=store.opened_at(),
+            metrics=store.metrics(),
+            masks=Masks(directory, rounds=summary.run.rounds).load(),
         )
     finally:
         store.close()

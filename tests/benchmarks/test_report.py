@@ -10,6 +10,7 @@ import pytest
 
 from sparsyedge.benchmarks.report.command import main
 from sparsyedge.benchmarks.report.runs import read_runs
+from sparsyedge.coordinator.masks import Masks
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
 from sparsyedge.edge.energy import PhaseCost
@@ -18,6 +19,7 @@ from sparsyedge.edge.messages import Report
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 DEVICES = ("pi-01", "pi-02")
+FIGURES = {"regrown_global": 3.0, "l2_global": 1.0, "cosine_global": 0.9, "sparsity/conv1.weight": 0.3}
 
 
 def make_run(directory: Path, *, rounds: int = 3, joules: float | None = 2.0, name: str = "test") -> Path:
@@ -28,11 +30,16 @@ def make_run(directory: Path, *, rounds: int = 3, joules: float | None = 2.0, na
             update = AcceptedUpdate(round=number, device=device, samples=10, sha256="", bytes=50_000, nonzeros=9)
             store.accept_update(update, make_report(number, joules))
         evaluation = Evaluation(accuracy=0.2 * number, loss=2.0 / number)
-        store.close_round(
-            ClosedRound(
-                round=number, model_id=f"model-{number}", seconds=10.0, global_sparsity=0.95, evaluation=evaluation
-            )
+        closed = ClosedRound(
+            round=number,
+            model_id=f"model-{number}",
+            seconds=10.0,
+            global_sparsity=0.95,
+            evaluation=evaluation,
+            metrics=FIGURES,
         )
+        store.close_round(closed)
+        Masks(directory, rounds=rounds).save(number, bytes([0b1111 >> number, 0b1010]))
     store.close()
     return directory
 
@@ -58,7 +65,7 @@ def test_report_of_one_run_is_a_page_that_needs_no_other_file(tmp_path: Path) ->
     assert main([str(run)]) == 0
     page = (run / "report" / "report.html").read_text()
     plots = sorted(path.stem for path in (run / "report").glob("*.png"))
-    assert {"accuracy", "sparsity", "timeline", "traffic"} <= set(plots)
+    assert plots == ["accuracy", "layers", "movement", "overlap", "sparsity", "timeline", "traffic"]
     assert all((run / "report" / f"{name}.png").read_bytes().startswith(PNG_SIGNATURE) for name in plots)
     assert page.count("data:image/png;base64,") == len(plots)
     assert not re.search(r'(src|href)="(?!data:)', page)
@@ -86,6 +93,12 @@ def test_cost_of_a_run_adds_up_over_its_rounds(tmp_path: Path) -> None:
     assert run.megabytes() == pytest.approx([0.18, 0.36, 0.54])
     assert run.seconds() == pytest.approx([10, 20, 30])
     assert run.joules() == pytest.approx([8, 16, 24])
+
+
+def test_figure_is_given_for_the_rounds_that_have_it(tmp_path: Path) -> None:
+    (run,) = read_runs([make_run(tmp_path / "run")])
+    assert run.figure("regrown_global", first_round=2) == ([2, 3], [3.0, 3.0])
+    assert run.figure("unheard_of") == ([], [])
 
 
 def test_joules_stand_beside_how_they_were_come_by_or_are_absent(tmp_path: Path) -> None:
