@@ -73,7 +73,7 @@ def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
         if parity.batches == MAX_BATCHES:
             raise ArtifactError(
                 f"the training graph and torch made other choices (ReLU signs, kept activations) in "
-                f"{parity.batches - parity.steps} of {parity.batches} batches; do not use this export"
+                f"{parity.batches - parity.steps} of {parity.batches} batches; {comparison.advice}"
             )
         # Round 1 trains dense weights, every later round pruned ones: both must be right.
         parity = comparison.step(parity, pruned=parity.steps > 0)
@@ -111,6 +111,8 @@ class _Comparison:
         self._probe = _GradientProbe(artifacts)
         self._dense = self._session.state()
         spec = ModelSpec(self._manifest.model, self._manifest.width, self._manifest.classes, self._manifest.input_shape)
+        self.advice = "do not use this export"
+        """What to do where nothing agrees, after the last step in which the session differed from torch."""
         self._model = build_model(spec, beta=self._manifest.method.beta, seed=self._manifest.seed)
 
     def step(self, parity: Parity, *, pruned: bool) -> Parity:
@@ -130,10 +132,15 @@ class _Comparison:
         worst = max(losses, gradient, update, key=lambda each: _rank(each.error))
         allowed = TOLERANCE if worst.error <= TOLERANCE else self._rounding(state, x, y, reference)
         if not worst.error <= allowed:
-            raise ArtifactError(
+            self.advice = (
                 f"step {parity.steps + 1}: {worst.what} differs from torch by {worst.error:.1e} (relative L2), "
                 f"{allowed:.0e} is allowed; do not use this export"
             )
+            if not gradient.error <= allowed:
+                raise ArtifactError(self.advice)
+            # The session fuses nodes that the probe shows, rounds otherwise on some machines, and keeps its choices to
+            # itself: where the probe's gradients agree and it does not, it is one more batch with other choices.
+            return replace(parity, batches=parity.batches + 1)
         return Parity(
             loss=max(parity.loss, losses.error),
             gradient=max(parity.gradient, gradient.error),
