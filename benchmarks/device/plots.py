@@ -81,8 +81,8 @@ def _panel(ax: Any, results: Sequence[DeviceResult], label: str, value: Callable
             bars, [f"{height:.3g}" if height is not None else "none" for height in heights], fontsize=7, padding=2
         )
     ax.set_ylabel(label)
-    ax.set_ylim(bottom=0)
-    ax.margins(y=0.15)
+    # Room above the tallest bar for its number.
+    ax.set_ylim(0, 1.15 * max([value(result.models[name]) or 0.0 for result in results for name in COLOURS]) or 1.0)
     ax.set_xlim(-0.6, len(results) - 0.4)
     ax.set_xticks(range(len(results)), [result.name[:18] for result in results], fontsize=7)
 
