@@ -7,17 +7,18 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
 from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS, Row
 from sparsyedge.benchmarks.paper.report import as_document, print_experiment
-from sparsyedge.benchmarks.paper.runs import run_on_devices
+from sparsyedge.benchmarks.paper.runs import run_setting
 from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Scale, Setting
 from sparsyedge.benchmarks.progress import LiveProgress
-from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.benchmarks.simulate import Backend
+from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["main"]
@@ -63,20 +64,25 @@ def _scale(arguments: argparse.Namespace) -> Scale:
 
 
 def _runner(arguments: argparse.Namespace, console: Console) -> Run:
-    """What makes a result of a setting, by backend."""
+    """What makes a result of a setting, with the progress that the user wants to see."""
 
-    def on_devices(setting: Setting) -> dict[str, Any]:
+    def run(setting: Setting) -> dict[str, Any]:
         if arguments.json:
-            observer = SilentObserver()
-            return run_on_devices(
-                setting, arguments.results, data_dir=arguments.data_dir, workers=arguments.workers, observer=observer
-            )
+            return observed(setting, SilentObserver())
         with LiveProgress(console) as progress:
-            return run_on_devices(
-                setting, arguments.results, data_dir=arguments.data_dir, workers=arguments.workers, observer=progress
-            )
+            return observed(setting, progress)
 
-    return on_devices
+    def observed(setting: Setting, observer: Observer) -> dict[str, Any]:
+        return run_setting(
+            setting,
+            arguments.results,
+            data_dir=arguments.data_dir,
+            workers=arguments.workers,
+            backend=arguments.backend,
+            observer=observer,
+        )
+
+    return run
 
 
 def _rate(text: str) -> float:
@@ -97,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("table", choices=list(EXPERIMENTS), metavar="TABLE")
     parser.add_argument(
         "--scale", choices=list(SCALES), default="small", help="the paper's, or one for 2 cores (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--backend",
+        choices=get_args(Backend),
+        default="ort",
+        help="what takes the steps: the graphs of the devices, or plain torch, on a GPU if any (default: %(default)s)",
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="the rows with this in their name")
     parser.add_argument("--seeds", type=int, choices=range(1, len(SEEDS) + 1), help="how many (default: the scale's)")

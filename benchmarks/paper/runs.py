@@ -14,7 +14,7 @@ import msgspec
 
 from sparsyedge.benchmarks.machine import machine
 from sparsyedge.benchmarks.paper.settings import Setting
-from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.benchmarks.simulate import Backend, simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.metrics import CLASS_PREFIX, LAYER_PREFIX
 from sparsyedge.coordinator.observer import Observer
@@ -22,33 +22,40 @@ from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["figures", "read_result", "run_config", "run_on_devices"]
+__all__ = ["figures", "read_result", "run_config", "run_setting"]
 
 LATE_SHARE = 0.5
 """Evaluations of the last half of the rounds make up `late_accuracy`: with few labels per device one says little."""
 
 
-def run_on_devices(
-    setting: Setting, directory: Path, *, data_dir: str | None, workers: int | None, observer: Observer
+def run_setting(
+    setting: Setting,
+    directory: Path,
+    *,
+    data_dir: str | None,
+    observer: Observer,
+    workers: int | None = None,
+    backend: Backend = "ort",
 ) -> dict[str, Any]:
-    """The result of a setting on the devices' runtime; goes on where an earlier attempt was cut short."""
-    path = directory / f"{setting.key}.json"
+    """The result of a setting; read where it is there, and gone on with where an earlier attempt was cut short."""
+    suffix = "" if backend == "ort" else f".{backend}"
+    path = directory / f"{setting.key}{suffix}.json"
     if path.is_file():
         return read_result(path)
-    config = run_config(setting, directory / "runs", data_dir=data_dir)
-    summary = simulate(config, workers=workers, observer=observer)
+    config = run_config(setting, directory / f"runs{suffix}", data_dir=data_dir)
+    summary = simulate(config, workers=workers, backend=backend, observer=observer)
     with closing(Store.open(config.run_path)) as store:
         metrics = store.metrics()
     rounds = [_round(msgspec.to_builtins(record), metrics.get(record.round, {})) for record in summary.rounds]
     result = {
         "setting": msgspec.to_builtins(setting),
-        "backend": "ort",
+        "backend": backend,
         "machine": machine(),
         "model_id": summary.run.model_id,
         "layer_sparsity": _layers(metrics.get(setting.rounds, {})),
         "rounds": rounds,
+        "figures": figures(rounds),
     }
-    result["figures"] = figures(rounds)
     write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
     return result
 

@@ -1,5 +1,6 @@
 """Many devices on one machine: the coordinator and the agents of real runs, with another link between them."""
 
+from sparsyedge.benchmarks.simulate.device import Backend
 from sparsyedge.benchmarks.simulate.run import LinkKind, simulate
 
-__all__ = ["LinkKind", "simulate"]
+__all__ = ["Backend", "LinkKind", "simulate"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -16,10 +17,13 @@ from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.outbox import Outbox
 from sparsyedge.edge.workbench import Workbench
 
-__all__ = ["BOOT_ID", "SOFTWARE", "DeviceRoom", "Setup"]
+__all__ = ["BOOT_ID", "SOFTWARE", "Backend", "DeviceRoom", "Setup"]
 
 BOOT_ID = "simulated"
 SOFTWARE = "sparsyedge simulate"
+
+Backend = Literal["ort", "torch"]
+"""What takes the steps: the graphs that devices run, or the methods in plain torch."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +34,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     shares_dir: str
     threads: int
     meter: str
+    backend: Backend = "ort"
 
 
 class DeviceRoom:
@@ -39,7 +44,7 @@ class DeviceRoom:
         self.topics = Topics(setup.fleet)
         self._devices_dir = Path(setup.devices_dir)
         self._shares = Shares(Path(setup.shares_dir))
-        self._workbench = Workbench(threads=setup.threads)
+        self._workbench = _workbench(setup)
         self._meter: EnergyMeter = open_meter(setup.meter)
 
     def close(self) -> None:
@@ -63,3 +68,12 @@ class DeviceRoom:
             until_finished=True,
         )
         return agent, courier
+
+
+def _workbench(setup: Setup) -> Workbench:
+    if setup.backend == "ort":
+        return Workbench(threads=setup.threads)
+    # Imported on use: torch takes seconds, and a simulation on the devices' runtime can do without it.
+    from sparsyedge.benchmarks.simulate.torch_session import TorchWorkbench
+
+    return TorchWorkbench(threads=setup.threads)

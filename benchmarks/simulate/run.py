@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from sparsyedge.benchmarks.simulate.agents import Hosts, started_agents
-from sparsyedge.benchmarks.simulate.device import Setup
+from sparsyedge.benchmarks.simulate.device import Backend, Setup
 from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
 from sparsyedge.benchmarks.simulate.models import ensure_artifacts
 from sparsyedge.benchmarks.simulate.mosquitto import started_mosquitto
@@ -46,12 +46,14 @@ def simulate(
     link: LinkKind = "memory",
     workers: int | None = None,
     drop: Drop | None = None,
+    backend: Backend = "ort",
     observer: Observer | None = None,
 ) -> RunSummary:
     """Run to the end, or on to the end where the run directory holds the beginning; returns what was recorded.
 
     `config.simulation` says which devices there are. `drop(round, device)` says who takes a task and is never heard of
-    again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`.
+    again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
+    takes the devices' steps.
     """
     simulation = config.simulation
     if simulation is None:
@@ -80,6 +82,7 @@ def simulate(
             shares_dir=scratch,
             threads=config.threads,
             meter=simulation.meter,
+            backend=backend,
         )
         _install(artifacts, config.run_path / "devices", tuple(samples))
         observer = observer or SilentObserver()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -12,8 +12,9 @@ import pytest
 from sparsyedge.benchmarks.paper import command
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS
 from sparsyedge.benchmarks.paper.report import interval
-from sparsyedge.benchmarks.paper.runs import figures, read_result, run_config, run_on_devices
+from sparsyedge.benchmarks.paper.runs import figures, read_result, run_config, run_setting
 from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Setting
+from sparsyedge.benchmarks.simulate import Backend
 from sparsyedge.coordinator.config import check_run_config
 from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.edge.errors import ConfigError, DataError
@@ -109,8 +110,8 @@ class Untouched(SilentObserver):
 
 
 def test_a_setting_is_run_once_and_its_result_read_after_that(tmp_path: Path) -> None:
-    first = run_on_devices(TINY, tmp_path, data_dir=None, workers=1, observer=SilentObserver())
-    again = run_on_devices(TINY, tmp_path, data_dir=None, workers=1, observer=Untouched())
+    first = run_setting(TINY, tmp_path, data_dir=None, workers=1, observer=SilentObserver())
+    again = run_setting(TINY, tmp_path, data_dir=None, workers=1, observer=Untouched())
     assert json.loads(json.dumps(first)) == again
     assert [row["round"] for row in first["rounds"]] == [1, 2]
     # Top-K lets weights grow back, on devices and in the model.
@@ -120,7 +121,20 @@ def test_a_setting_is_run_once_and_its_result_read_after_that(tmp_path: Path) ->
     assert first["machine"]["cpu"]
     # The run itself is still there: without its result it is read, not run again.
     (tmp_path / f"{TINY.key}.json").unlink()
-    assert run_on_devices(TINY, tmp_path, data_dir=None, workers=1, observer=Untouched())["figures"] == first["figures"]
+    assert run_setting(TINY, tmp_path, data_dir=None, workers=1, observer=Untouched())["figures"] == first["figures"]
+
+
+def test_plain_torch_ends_close_to_the_devices_runtime(tmp_path: Path) -> None:
+    one_step = msgspec.structs.replace(TINY, devices=100, rounds=1, method=MethodConfig(name="dense"))
+    ours, theirs = (
+        run_setting(one_step, tmp_path, data_dir=None, workers=1, observer=SilentObserver(), backend=backend)
+        for backend in get_args(Backend)
+    )
+    assert ours["backend"] == "ort"
+    assert theirs["backend"] == "torch"
+    # One batch per device: the losses agree to rounding, the models are not the same bits.
+    assert theirs["rounds"][0]["loss_devices"] == pytest.approx(ours["rounds"][0]["loss_devices"], rel=1e-3)
+    assert theirs["rounds"][0]["l2_round"] == pytest.approx(ours["rounds"][0]["l2_round"], rel=1e-2)
 
 
 def test_a_file_that_is_no_result_is_refused_by_name(tmp_path: Path) -> None:
@@ -140,7 +154,7 @@ def fake_result(setting: Setting, *arguments: object, **options: object) -> dict
 def test_command_prints_ours_beside_the_papers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "run_on_devices", fake_result)
+    monkeypatch.setattr(command, "run_setting", fake_result)
     monkeypatch.setenv("COLUMNS", "200")
     arguments = ["communication", "--results", str(tmp_path), "--only", "sparsyfed", "--seeds", "3"]
     assert command.main(arguments) == 0

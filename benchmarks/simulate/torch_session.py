@@ -1,0 +1,73 @@
+"""Training in plain torch instead of the exported graphs: the methods implemented once more, on a GPU if there is one.
+
+Everything around a step (batch orders, pruning, frames, averaging) is that of the devices, so a run that ends elsewhere
+than one on the devices' runtime points at the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sparsyedge.edge.artifacts import Manifest
+from sparsyedge.edge.checkpoint import read_initial_state
+from sparsyedge.edge.session import Kind, Session
+from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.workbench import Workbench
+from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.reference import derive_exponents, reference_step
+
+__all__ = ["TorchSession", "TorchWorkbench"]
+
+
+class TorchSession:
+    """The model of a manifest in torch, all its weights trained; zeros may grow back where the method lets them."""
+
+    kind: Kind = "dense"
+
+    def __init__(self, manifest: Manifest, *, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
+        self._manifest = manifest
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        spec = ModelSpec(manifest.model, manifest.width, manifest.classes, manifest.input_shape)
+        self._model = build_model(spec, beta=manifest.method.beta, seed=manifest.seed).to(self._device)
+        self._exponents: Mapping[str, float] = {}
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Replace every parameter and running statistic."""
+        # Our states lack torch's counter of batches, which nothing here reads.
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in state.items()}
+        self._model.load_state_dict(tensors, strict=False)
+        self._exponents = derive_exponents(self._model, self._manifest.method, self._manifest.prunable)
+
+    def state(self) -> State:
+        """A copy of every parameter and running statistic."""
+        found = self._model.state_dict()
+        return {name: found[name].detach().cpu().numpy().copy() for name in self._manifest.shapes}
+
+    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+        step = reference_step(
+            self._model,
+            self._manifest.method,
+            torch.from_numpy(x).to(self._device),
+            torch.from_numpy(y).to(self._device),
+            learning_rate=learning_rate,
+            exponents=self._exponents,
+        )
+        return step.loss
+
+
+class TorchWorkbench(Workbench):
+    """A workbench whose sessions are torch's; artifacts say which model and method, and where to start."""
+
+    def session(self, model: State | None, *, round_number: int) -> Session:
+        artifacts = self._artifacts
+        assert artifacts is not None, "put artifacts here first"
+        if not isinstance(self._session, TorchSession):
+            self._session = TorchSession(artifacts.manifest, threads=self._threads)
+        self._session.load(read_initial_state(artifacts) if model is None else model)
+        return self._session
