@@ -50,6 +50,8 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
     """Of the Latent Dirichlet Allocation: small gives every device few classes, large gives all the same mix."""
     partition_seed: Seed = 1337
     meter: str = "auto"
+    norm_guard: bool = False
+    """Whether updates far beyond their peers are refused, as from real devices; what diverges is then not seen."""
     export: ExportConfig | None = None
 
 

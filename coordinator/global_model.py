@@ -69,7 +69,8 @@ class GlobalModel:
         self._initial = initial
         self._masks = Masks(config.run_path, rounds=config.rounds)
         self._updates = UpdateFiles(config.run_path)
-        self._guard = NormGuard(config.run_path, artifacts.manifest)
+        guarded = config.simulation is None or config.simulation.norm_guard
+        self._guard = NormGuard(config.run_path, artifacts.manifest) if guarded else None
         self._versions = Versions(config.run_path)
         identity = model_id(initial)
         if identity != self._manifest.initial_model:
@@ -106,7 +107,8 @@ class GlobalModel:
             base=self.id,
             base_state=self._state,
         )
-        self._guard.check(hashlib.sha256(frame).hexdigest(), state, self._state, round_number=round_number)
+        if self._guard is not None:
+            self._guard.check(hashlib.sha256(frame).hexdigest(), state, self._state, round_number=round_number)
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
         """Keep a verified update; it is durable when this returns."""
@@ -123,6 +125,8 @@ class GlobalModel:
 
     def leave_out(self, round_number: int, devices: tuple[str, ...]) -> dict[str, str]:
         """Which of these devices' updates must not be averaged after all, and why: their peers are known only now."""
+        if self._guard is None:
+            return {}
         hashes = self._store.accepted(round_number)
         return self._guard.close(
             {device: hashes[device] for device in devices},

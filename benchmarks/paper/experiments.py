@@ -14,7 +14,7 @@ from sparsyedge.edge.methods import MethodConfig
 __all__ = ["EXPERIMENTS", "Experiment", "Row"]
 
 IID = 1000.0
-COMPARED = ("sparsyfed", "topk")
+COMPARED = ("sparsyfed", "topk", "zerofl", "flash")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def _communication(full: bool) -> tuple[Row, ...]:
     return (
         Row(label="dense", method=_method("dense"), paper={"fewer_values": "1"}),
         Row(label="sparsyfed 0.95", method=_method("sparsyfed", 0.95), paper={"fewer_values": "19.29"}),
-        *(Row(label=f"{name} 0.95", method=_method(name, 0.95)) for name in ("topk",)),
+        *(Row(label=f"{name} 0.95", method=_method(name, 0.95)) for name in ("topk", "zerofl", "flash")),
     )
 
 
@@ -125,6 +125,9 @@ def _activations(full: bool) -> tuple[Row, ...]:
 def _reparametrisations(full: bool) -> tuple[Row, ...]:
     return (
         Row(label="powerpropagation", method=_method("sparsyfed", 0.95)),
+        Row(label="spectral", method=_method("spectral", 0.95)),
+        Row(label="exponent by max (paper)", method=_method("auto-beta", 0.95)),
+        Row(label="exponent by sigma (code)", method=_method("auto-beta", 0.95, exponent="sigma")),
         Row(label="none, fixed mask", method=_method("fixed-mask", 0.95)),
         Row(label="none, top-k", method=_method("topk", 0.95)),
     )
@@ -152,7 +155,7 @@ def _heterogeneous(full: bool) -> tuple[Row, ...]:
             method=_method(name, sparsities=sparsities, shares=(40, 30, 30)),
         )
         for sparsities in ((0.9, 0.85, 0.8), (0.99, 0.95, 0.9))
-        for name in ("sparsyfed", "topk")
+        for name in (("sparsyfed", "topk", "flash") if full else ("sparsyfed", "topk"))
     )
 
 
