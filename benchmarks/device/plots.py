@@ -77,14 +77,17 @@ def _panel(ax: Any, results: Sequence[DeviceResult], label: str, value: Callable
             hatch=HATCHES[name],
             edgecolor="white",
         )
-        ax.bar_label(
-            bars, [f"{height:.3g}" if height is not None else "none" for height in heights], fontsize=7, padding=2
-        )
+        ax.bar_label(bars, [_short(height) for height in heights], fontsize=7, padding=2)
     ax.set_ylabel(label)
     # Room above the tallest bar for its number.
     ax.set_ylim(0, 1.15 * max([value(result.models[name]) or 0.0 for result in results for name in COLOURS]) or 1.0)
     ax.set_xlim(-0.6, len(results) - 0.4)
     ax.set_xticks(range(len(results)), [result.name[:18] for result in results], fontsize=7)
+
+
+def _short(number: float | None) -> str:
+    """A number that fits over its bar."""
+    return "none" if number is None else f"{number:.2g}" if number < 1 else f"{number:.3g}"
 
 
 def _energy_label(results: Sequence[DeviceResult], label: str) -> str:
