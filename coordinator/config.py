@@ -21,6 +21,8 @@ __all__ = [
     "load_run_config",
 ]
 
+RUN_FILE_VERSION = 1
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # Seeds travel as JSON numbers, which other readers hold as doubles.
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -37,7 +39,8 @@ class LearningRateConfig(Section, frozen=True, kw_only=True):
 class ExportConfig(Section, frozen=True, kw_only=True):
     """The artifacts that a simulation makes where there are none yet, for the method of the run."""
 
-    model: str = "resnet18"
+    model: str | None = None
+    """The one that suits the data set where it is left out."""
     width: Positive = 64
     seed: Seed = 0
 
@@ -58,6 +61,8 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
 class RunConfig(Section, frozen=True, kw_only=True):
     """What is trained, on how many devices, for how long, and where the result goes."""
 
+    version: Annotated[int, msgspec.Meta(ge=RUN_FILE_VERSION, le=RUN_FILE_VERSION)] = RUN_FILE_VERSION
+    """Of the file's keys and what they mean."""
     name: Identifier
     """Names the run in every message and frame; an update made for another run is refused."""
     artifacts: str

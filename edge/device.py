@@ -18,7 +18,7 @@ from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.courier import Courier, Member, offline_status
-from sparsyedge.edge.data import Samples, lda_partition, load
+from sparsyedge.edge.data import Samples, check_classes, lda_partition, load
 from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.identity import Identity
@@ -57,10 +57,11 @@ def main(argv: list[str]) -> int:
 def load_samples(config: DataConfig) -> Samples:
     """This device's training samples: the whole data set, or its share where the config names one."""
     data_dir = Path(config.data_dir) if config.data_dir is not None else None
-    train = load(config.dataset, data_dir).train
-    share = config.partition
+    dataset = load(config.dataset, data_dir)
+    train, share = dataset.train, config.partition
     if share is None:
         return train
+    check_classes(dataset)
     if share.index >= share.devices:
         raise ConfigError(
             f"key `data.partition.index` has value {share.index}, allowed are 0..{share.devices - 1} "

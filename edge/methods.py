@@ -27,7 +27,6 @@ Reparametrisation = Literal["none", "power", "spectral", "auto-beta"]
 Exponent = Literal["max", "sigma"]
 WeightPruning = Literal["none", "copy", "in-place"]
 ActivationDensity = Literal["weights", "target"]
-ThresholdPeriod = Literal["step", "round"]
 Uplink = Literal["whole", "weights", "delta"]
 Aggregation = Literal["mean", "nonzero-mean"]
 MaskRule = Literal["free", "fixed", "layer-density", "evolving", "last-round"]
@@ -58,10 +57,6 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Whether the gradient of a layer's weights sees only the largest values of the layer's input."""
     activation_density: ActivationDensity = "weights"
     """How densely an input is kept: as the layer's own weights are, or as the target says, in all layers but one."""
-    activation_floor: Share = 0.0
-    """No input is pruned to less than this share."""
-    activation_threshold: ThresholdPeriod = "step"
-    """Whether convolutions look for the threshold in every step, or once per round as the reference code does."""
     uplink: Uplink = "weights"
     """What of an update is pruned by one global ranking of magnitudes: nothing, the weights, or their change."""
     aggregation: Aggregation = "mean"
@@ -94,8 +89,6 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             self.reparametrisation != "spectral"
             and self.prune_weights == "none"
             and self.activation_density == "weights"
-            and self.activation_floor == 0
-            and self.activation_threshold == "step"
         )
 
     @property
@@ -133,8 +126,6 @@ class MethodConfig(Section, frozen=True, kw_only=True):
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] | None = None
     exponent: Exponent | None = None
     prune_weights: Literal["copy", "in-place"] | None = None
-    activation_floor: Share | None = None
-    activation_threshold: ThresholdPeriod | None = None
     uplink: Literal["weights", "delta"] | None = None
     aggregation: Aggregation | None = None
     mask_interval: Positive | None = None
@@ -152,7 +143,6 @@ class MethodRow(msgspec.Struct, frozen=True, kw_only=True):
 
 COMMON_OPTIONS = ("weight_decay",)
 PRUNING_OPTIONS = ("sparsity", "uplink", "aggregation", "sparsities", "shares")
-ACTIVATION_OPTIONS = ("activation_floor", "activation_threshold")
 
 METHODS: dict[str, MethodRow] = {
     "dense": MethodRow(
@@ -162,7 +152,7 @@ METHODS: dict[str, MethodRow] = {
     "sparsyfed": MethodRow(
         summary="powers of weights, inputs pruned as densely as the weights, global top-k on what is sent",
         fields={"beta": 1.25, "zero_grad_at_zero": True, "prune_activations": True},
-        options=("beta", *PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+        options=("beta", *PRUNING_OPTIONS),
     ),
     "sparsyfed-no-act": MethodRow(
         summary="sparsyfed without activation pruning",
@@ -182,7 +172,7 @@ METHODS: dict[str, MethodRow] = {
             "prune_activations": True,
             "mask": "fixed",
         },
-        options=(*PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+        options=PRUNING_OPTIONS,
     ),
     "zerofl": MethodRow(
         summary="each step computes with every layer's largest weights and inputs; global top-k on what is sent",
@@ -208,12 +198,12 @@ METHODS: dict[str, MethodRow] = {
     "spectral": MethodRow(
         summary="sparsyfed with w|w| over the spectral norm of |W| in place of powers",
         fields={"reparametrisation": "spectral", "zero_grad_at_zero": True, "prune_activations": True},
-        options=(*PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+        options=PRUNING_OPTIONS,
     ),
     "auto-beta": MethodRow(
         summary="sparsyfed with an exponent per layer, derived from the layer's weights when a round begins",
         fields={"reparametrisation": "auto-beta", "zero_grad_at_zero": True, "prune_activations": True},
-        options=("exponent", *PRUNING_OPTIONS, *ACTIVATION_OPTIONS),
+        options=("exponent", *PRUNING_OPTIONS),
     ),
     "naive-powerprop": MethodRow(
         summary="powers of weights, trained and sent dense; the model of the last round is pruned",

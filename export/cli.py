@@ -16,13 +16,15 @@ from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import MODELS, ModelSpec
 from sparsyedge.export.verify import Parity, verify
 
-__all__ = ["DATASETS", "export_model", "main", "make_method"]
+__all__ = ["DATASETS", "export_model", "main", "make_method", "model_for"]
 
 # Input shape (channels, height, width) and classes: all that an export has to know of a data set.
 DATASETS: dict[str, tuple[tuple[int, int, int], int]] = {
     "cifar10": ((3, 32, 32), 10),
     "cifar100": ((3, 32, 32), 100),
     "digits": ((3, 32, 32), 10),
+    "speech_commands": ((1, 1, 8000), 35),
+    "speech_commands_mel": ((1, 40, 98), 35),
 }
 
 
@@ -31,7 +33,7 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     shape, classes = DATASETS[arguments.dataset]
     spec = ModelSpec(
-        model=arguments.model,
+        model=arguments.model or model_for(arguments.dataset),
         width=arguments.width,
         classes=arguments.classes or classes,
         input_shape=tuple(arguments.input_shape) if arguments.input_shape else shape,
@@ -40,6 +42,11 @@ def main(argv: list[str]) -> int:
     artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed)
     print(_as_json(artifacts, parity) if arguments.json else _as_text(artifacts, parity))
     return 0
+
+
+def model_for(dataset: str) -> str:
+    """The model that a data set is trained with where none is named: sound needs the larger stem."""
+    return "resnet18-7x7" if dataset.startswith("speech_commands") else "resnet18"
 
 
 def _method(arguments: argparse.Namespace) -> Method:
@@ -70,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
     )
-    parser.add_argument("--model", choices=sorted(MODELS), default="resnet18")
+    parser.add_argument("--model", choices=sorted(MODELS), help="(default: the one that suits the data set)")
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default: %(default)s)")
     parser.add_argument("--dataset", choices=sorted(DATASETS), default="cifar10", help="sets input shape and classes")
     parser.add_argument("--classes", type=int, help="another number of classes than the data set's")

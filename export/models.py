@@ -50,14 +50,15 @@ class BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + shortcut)
 
 
-class CifarResNet18(nn.Module):
-    """ResNet-18 for small images: a 3x3 stem with stride 1 and no max-pooling, strides elsewhere as usual."""
+class ResNet18(nn.Module):
+    """ResNet-18 with the stem of the subclass: `conv1` and `reduce`."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, stem: nn.Conv2d, reduce: nn.Module) -> None:
         super().__init__()
         width = spec.width
-        self.conv1 = nn.Conv2d(spec.input_shape[0], width, 3, 1, 1, bias=False)
+        self.conv1 = stem
         self.bn1 = nn.BatchNorm2d(width)
+        self.reduce = reduce
         self.layer1 = nn.Sequential(BasicBlock(width, width, 1), BasicBlock(width, width, 1))
         self.layer2 = nn.Sequential(BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1))
         self.layer3 = nn.Sequential(BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1))
@@ -65,14 +66,33 @@ class CifarResNet18(nn.Module):
         self.fc = nn.Linear(8 * width, spec.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.bn1(self.conv1(x)))
+        x = self.reduce(torch.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         features: Tensor = x.mean((2, 3))
         logits: Tensor = self.fc(features)
         return logits
 
 
-MODELS: Mapping[str, Callable[[ModelSpec], nn.Module]] = {"resnet18": CifarResNet18}
+class CifarResNet18(ResNet18):
+    """For small images: a 3x3 stem with stride 1 and no max-pooling, strides elsewhere as usual."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec, nn.Conv2d(spec.input_shape[0], spec.width, 3, 1, 1, bias=False), nn.Identity())
+
+
+class StandardResNet18(ResNet18):
+    """For large images and waveforms: a 7x7 stem with stride 2, then max-pooling."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(
+            spec, nn.Conv2d(spec.input_shape[0], spec.width, 7, 2, 3, bias=False), nn.MaxPool2d(3, stride=2, padding=1)
+        )
+
+
+MODELS: Mapping[str, Callable[[ModelSpec], nn.Module]] = {
+    "resnet18": CifarResNet18,
+    "resnet18-7x7": StandardResNet18,
+}
 
 
 def build_model(spec: ModelSpec, *, beta: float, seed: int) -> nn.Module:

@@ -18,7 +18,9 @@ from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 
 __all__ = [
+    "Choices",
     "ReferenceStep",
+    "backward",
     "derive_exponents",
     "effective_weights",
     "keep_largest",
@@ -40,6 +42,14 @@ class ReferenceStep:
     """Which inputs of a layer fed the gradient of its weight, by the weight's name."""
 
 
+@dataclass
+class Choices:
+    """What a step decided on its way."""
+
+    relu_signs: list[Tensor] = field(default_factory=list)
+    kept_activations: dict[str, Tensor] = field(default_factory=dict)
+
+
 def reference_step(
     model: nn.Module,
     method: Method,
@@ -49,13 +59,27 @@ def reference_step(
     learning_rate: float,
     exponents: Mapping[str, float] | None = None,
 ) -> ReferenceStep:
-    """Take one step on the model in place, BatchNorm's statistics included.
-
-    `exponents` are those of the layers when the round began, where the method derives them; else this step's.
-    """
+    """Take one step on the model in place, BatchNorm's statistics included."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=method.weight_decay)
     optimizer.zero_grad()
+    loss, choices = backward(model, method, x, y, exponents=exponents)
+    gradients = {
+        name: (w.grad + method.weight_decay * w).detach().cpu().numpy().copy()
+        for name, w in model.named_parameters()
+        if w.grad is not None
+    }
+    optimizer.step()
+    return ReferenceStep(loss, gradients, choices.relu_signs, choices.kept_activations)
+
+
+def backward(
+    model: nn.Module, method: Method, x: Tensor, y: Tensor, *, exponents: Mapping[str, float] | None = None
+) -> tuple[float, Choices]:
+    """Forward and backward of one batch: gradients, without weight decay, are in the parameters; returns the loss.
+
+    `exponents` are those of the layers when the round began, where the method derives them; else this step's.
+    """
     prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
     thetas = effective_weights(model, method, prunable, exponents or derive_exponents(model, method, prunable))
     # Where the target says how dense inputs are, the first layer's stay whole.
@@ -67,13 +91,7 @@ def reference_step(
     loss.backward()  # type: ignore[no-untyped-call]
     if method.masks_gradients:
         _mask_gradients(model, prunable)
-    gradients = {
-        name: (w.grad + method.weight_decay * w).detach().cpu().numpy().copy()
-        for name, w in model.named_parameters()
-        if w.grad is not None
-    }
-    optimizer.step()
-    return ReferenceStep(float(loss.detach()), gradients, mode.relu_signs, mode.kept_activations)
+    return float(loss.detach()), mode.choices
 
 
 def derive_exponents(model: nn.Module, method: Method, prunable: Sequence[str]) -> dict[str, float]:
@@ -153,8 +171,7 @@ class _MethodMode(TorchFunctionMode):
         super().__init__()
         self._weights = weights
         self._method = method
-        self.relu_signs: list[Tensor] = []
-        self.kept_activations: dict[str, Tensor] = {}
+        self.choices = Choices()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -162,7 +179,7 @@ class _MethodMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.relu:
             output = func(*args, **kwargs)
-            self.relu_signs.append(output.detach() > 0)
+            self.choices.relu_signs.append(output.detach() > 0)
             return output
         if func in (torch.conv2d, functional.linear) and id(args[1]) in self._weights:
             return self._layer(func, *args, **kwargs)
@@ -174,7 +191,7 @@ class _MethodMode(TorchFunctionMode):
         pruned = (
             keep_largest(x.detach(), self._method.density) if target else prune_activation(x.detach(), weight.detach())
         )
-        self.kept_activations[self._weights[id(weight)]] = pruned != 0
+        self.choices.kept_activations[self._weights[id(weight)]] = pruned != 0
         for_weight = func(pruned, weight, bias, *rest)
         return func(x, weight.detach(), None if bias is None else bias.detach(), *rest) + (
             for_weight - for_weight.detach()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparsyedge.coordinator.config import ExportConfig, RunConfig
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest
+from sparsyedge.edge.data import load
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig, method_of
 
@@ -24,16 +25,13 @@ def ensure_artifacts(config: RunConfig) -> Artifacts:
 
 def _export(config: RunConfig, wanted: ExportConfig) -> Artifacts:
     # Imported on use: torch is not needed to simulate with artifacts that are there.
-    from sparsyedge.export.cli import DATASETS, export_model
+    from sparsyedge.export.cli import export_model, model_for
     from sparsyedge.export.models import ModelSpec
 
-    if config.dataset not in DATASETS:
-        raise ConfigError(
-            f"key `dataset` has value {config.dataset!r}: artifacts can be made for {', '.join(DATASETS)}; for another "
-            f"data set run `sparsyedge export --input-shape ... --out {config.artifacts}` first"
-        )
-    shape, classes = DATASETS[config.dataset]
-    spec = ModelSpec(wanted.model, wanted.width, classes, shape)
+    dataset = load(config.dataset, config.data_path)
+    channels, height, width = dataset.train.x.shape[1:]
+    model = wanted.model or model_for(config.dataset)
+    spec = ModelSpec(model, wanted.width, dataset.classes, (channels, height, width))
     method = method_of(config.method or MethodConfig())
     artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed)
     return artifacts
@@ -41,7 +39,7 @@ def _export(config: RunConfig, wanted: ExportConfig) -> Artifacts:
 
 def _compare(manifest: Manifest, wanted: ExportConfig, directory: str) -> None:
     pairs = {
-        "model": (manifest.model, wanted.model),
+        "model": (manifest.model, wanted.model or manifest.model),
         "width": (manifest.width, wanted.width),
         "seed": (manifest.seed, wanted.seed),
     }

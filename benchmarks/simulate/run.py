@@ -27,7 +27,7 @@ from sparsyedge.coordinator.resume import check_same_run
 from sparsyedge.coordinator.service import Coordinator, prepare
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
-from sparsyedge.edge.data import load
+from sparsyedge.edge.data import check_classes, load
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.storage import sha256_file
@@ -68,8 +68,10 @@ def simulate(
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)
+        dataset = load(config.dataset, config.data_path)
+        check_classes(dataset)
         samples = write_shares(
-            load(config.dataset, config.data_path).train,
+            dataset.train,
             shares_dir,
             devices=simulation.devices,
             alpha=simulation.alpha,

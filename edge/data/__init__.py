@@ -1,8 +1,18 @@
 """What a device trains on: data sets by name, their partition over devices, and the order of batches."""
 
 from sparsyedge.edge.data.batches import epoch_order, split_batches
-from sparsyedge.edge.data.dataset import Dataset, Samples, check
+from sparsyedge.edge.data.dataset import Dataset, Samples, check, check_classes
 from sparsyedge.edge.data.loaders import DATASETS, load
 from sparsyedge.edge.data.partition import lda_partition
 
-__all__ = ["DATASETS", "Dataset", "Samples", "check", "epoch_order", "lda_partition", "load", "split_batches"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Samples",
+    "check",
+    "check_classes",
+    "epoch_order",
+    "lda_partition",
+    "load",
+    "split_batches",
+]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["Dataset", "Samples", "check"]
+__all__ = ["Dataset", "Samples", "check", "check_classes"]
 
 # ToTensor, then Normalize(0.5, 0.5), in float32 as torchvision does it; 256 values, so a table gives the same bits.
 _NORMALISED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
@@ -24,11 +24,11 @@ _NORMALISED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0
 class Samples:
     """Images and their labels, in one order.
 
-    `x` is (samples, channels, height, width): uint8 in 0..255, or float32 that is already normalised.
+    `x` is (samples, channels, height, width): uint8 in 0..255, int16 sound, or float32 that is already normalised.
     `y` is (samples,).
     """
 
-    x: NDArray[np.uint8] | NDArray[np.float32]
+    x: NDArray[np.uint8] | NDArray[np.int16] | NDArray[np.float32]
     y: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -41,8 +41,10 @@ class Samples:
     def batch(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The input (batch, channels, height, width), normalised to -1..1, and the labels (batch,) of one step."""
         stored = self.x[indices]
-        x = _NORMALISED[stored] if stored.dtype == np.uint8 else stored.astype(np.float32, copy=False)
-        return x, self.y[indices]
+        if stored.dtype == np.uint8:
+            return _NORMALISED[stored], self.y[indices]
+        x = stored.astype(np.float32, copy=False)
+        return x / np.float32(32768) if stored.dtype == np.int16 else x, self.y[indices]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +76,10 @@ def check(dataset: Dataset) -> None:
 
 def _check_shapes(samples: Samples, where: str) -> None:
     x, y = samples.x, samples.y
-    if x.dtype not in (np.uint8, np.float32):
-        raise DataError(f"x in the {where} is {x.dtype}; allowed are uint8 (0..255) and float32 (already normalised)")
+    if x.dtype not in (np.uint8, np.int16, np.float32):
+        raise DataError(
+            f"x in the {where} is {x.dtype}; allowed are uint8 (0..255), int16 (sound) and float32 (already normalised)"
+        )
     if x.ndim != 4 or y.ndim != 1:
         raise DataError(
             f"the {where} has x of shape {x.shape} and y of shape {y.shape}; "
@@ -97,8 +101,18 @@ def _check_labels(y: NDArray[np.int64], classes: int, where: str) -> None:
         )
 
 
+def check_classes(dataset: Dataset) -> None:
+    """Refuse a data set to be dealt out that lacks a class: an output that no device trains. One device may well."""
+    missing = np.setdiff1d(np.arange(dataset.classes), dataset.train.y)
+    if missing.size:
+        raise DataError(
+            f"class {missing[0]} of data set {dataset.name} has no sample in the train part; each of the classes "
+            f"0..{dataset.classes - 1} needs at least one: add samples or renumber the labels"
+        )
+
+
 def _check_finite(x: NDArray[Any], where: str) -> None:
-    if x.dtype == np.uint8:
+    if x.dtype != np.float32:
         return
     wrong = ~np.isfinite(x).all(axis=(1, 2, 3))
     if wrong.any():

@@ -7,22 +7,28 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion, has_cifar, read_cifar
 from sparsyedge.edge.data.dataset import Dataset, check
 from sparsyedge.edge.data.digits import read_digits
 from sparsyedge.edge.data.download import fetch
+from sparsyedge.edge.data.folder import has_image_folders, read_image_folders
 from sparsyedge.edge.data.npz import read_npz
+from sparsyedge.edge.data.speech import has_speech, read_speech_folder, read_speech_npz
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["DATASETS", "load", "load_cifar"]
+__all__ = ["DATASETS", "known_datasets", "load", "load_cifar", "load_speech"]
 
 log = logging.getLogger(__name__)
 
+ENTRY_POINTS = "sparsyedge.datasets"
+SPEECH_URL = "http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz"
+
 
 def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
-    """The data set called so, or the user's own in an .npz file; checked, and ready to be partitioned.
+    """The data set called so, or the user's own in an .npz file or a folder of images; checked and ready to partition.
 
     Looks in `data_dir`, then in $SPARSYEDGE_DATA, then in ~/.cache/sparsyedge, and downloads into the last one what is
     in none of them; that blocks for as long as the network takes.
@@ -33,14 +39,66 @@ def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
         dataset = _LOADERS[name_or_path](data_dir)
     elif name_or_path.endswith(".npz"):
         dataset = _load_own(name_or_path, data_dir)
+    elif (folder := _image_folder(name_or_path, data_dir)) is not None:
+        dataset = read_image_folders(folder, name=name_or_path)
+    elif (plugin := _plugin(name_or_path)) is not None:
+        dataset = _load_plugin(plugin, data_dir)
     else:
         near = difflib.get_close_matches(name_or_path, _LOADERS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "give one of these names, or the path of an .npz file"
+        hint = f"did you mean {near[0]}?" if near else "give one of these, or a folder with train/CLASS and test/CLASS"
         raise DataError(
-            f"data set {name_or_path!r} is unknown; known are {', '.join(DATASETS)} and *.npz files: {hint}"
+            f"data set {name_or_path!r} is unknown; known are {', '.join(known_datasets())} and *.npz files: {hint}"
         )
     check(dataset)
     return dataset
+
+
+def known_datasets() -> tuple[str, ...]:
+    """The names that can be loaded here, those of installed packages included."""
+    return (*DATASETS, *sorted(metadata.entry_points(group=ENTRY_POINTS).names))
+
+
+def _plugin(name: str) -> metadata.EntryPoint | None:
+    return next(iter(metadata.entry_points(group=ENTRY_POINTS, name=name)), None)
+
+
+def _load_plugin(plugin: metadata.EntryPoint, data_dir: Path | None) -> Dataset:
+    """A data set of another package: its entry point names a function from the data folder, or None, to a Dataset."""
+    try:
+        dataset = plugin.load()(data_dir)
+    except DataError:
+        raise
+    except Exception as error:  # another's code may raise anything
+        raise DataError(f"data set {plugin.name} of entry point {plugin.value} failed: {error!r}") from error
+    if not isinstance(dataset, Dataset):
+        raise DataError(
+            f"data set {plugin.name} of entry point {plugin.value} gave {type(dataset).__name__}; "
+            "it must give a sparsyedge.edge.data.Dataset"
+        )
+    return dataset
+
+
+def _image_folder(path: str, data_dir: Path | None) -> Path | None:
+    candidates = [Path(path).expanduser(), *(folder / path for folder in _search_folders(data_dir))]
+    return next((candidate for candidate in candidates if has_image_folders(candidate)), None)
+
+
+def load_speech(name: str, data_dir: Path | None, *, mel: bool = False) -> Dataset:
+    """Speech Commands from the first folder that has it whole, else a subset; it is never fetched unasked."""
+    folders = _search_folders(data_dir)
+    for folder in folders:
+        for unpacked in (folder / "speech_commands_v0.02", folder / "speech_commands", folder):
+            if has_speech(unpacked):
+                return read_speech_folder(unpacked, name=name, mel=mel)
+    for file in ("speech_commands.npz", "speech.npz", "speech_small.npz"):
+        for folder in folders:
+            if (folder / file).is_file():
+                log.warning("%s is read from %s, which may hold a subset", name, folder / file)
+                return read_speech_npz(folder / file, name=name, mel=mel)
+    raise DataError(
+        f"data set {name} was not found in {', '.join(map(str, folders))}; unpack {SPEECH_URL} into the folder "
+        "speech_commands_v0.02/ of one of these, or name its folder with --data-dir or $SPARSYEDGE_DATA"
+    )
 
 
 def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
@@ -99,5 +157,7 @@ _LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
     "digits": lambda _: read_digits(),
     "cifar10": partial(load_cifar, CIFAR10),
     "cifar100": partial(load_cifar, CIFAR100),
+    "speech_commands": partial(load_speech, "speech_commands"),
+    "speech_commands_mel": partial(load_speech, "speech_commands_mel", mel=True),
 }
 DATASETS = tuple(_LOADERS)

@@ -240,8 +240,8 @@ def test_a_path_that_is_no_file_is_refused_with_the_places_looked_at(tmp_path: P
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    assert DATASETS == ("digits", "cifar10", "cifar100")
-    with pytest.raises(DataError, match=r"digits, cifar10, cifar100 .*did you mean cifar10"):
+    assert DATASETS == ("digits", "cifar10", "cifar100", "speech_commands", "speech_commands_mel")
+    with pytest.raises(DataError, match=r"digits, cifar10, cifar100, .*did you mean cifar10"):
         load("cifar-10")
 
 

@@ -1,0 +1,97 @@
+"""A user's own images: folders train/CLASS/ and test/CLASS/ with one file per image, all of one size.
+
+PPM and PGM are read here; PNG and JPEG need Pillow, which `pip install 'sparsyedge[images]'` brings.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.data.dataset import Dataset, Samples
+from sparsyedge.edge.errors import DataError
+
+__all__ = ["has_image_folders", "read_image_folders"]
+
+PARTS = ("train", "test")
+NETPBM = (".ppm", ".pgm", ".pnm")
+WITH_PILLOW = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+# Magic, width, height, largest value, each after white space or comments, and one white space before the pixels.
+HEADER = re.compile(rb"(P[56])" + rb"(?:\s+(?:#[^\n]*\n\s*)*)(\d+)" * 3 + rb"\s")
+
+
+def has_image_folders(folder: Path) -> bool:
+    """Whether the folder has the two parts."""
+    return all((folder / part).is_dir() for part in PARTS)
+
+
+def read_image_folders(folder: Path, *, name: str) -> Dataset:
+    """The data set in a folder; classes are the folders of its train part, numbered in order of name."""
+    classes = sorted(each.name for each in (folder / "train").iterdir() if each.is_dir())
+    strangers = sorted(each.name for each in (folder / "test").iterdir() if each.is_dir() and each.name not in classes)
+    if strangers:
+        raise DataError(
+            f"{folder}/test has a class {strangers[0]!r} that {folder}/train has not; allowed are {', '.join(classes)}"
+        )
+    train, test = (_read_part(folder / part, classes) for part in PARTS)
+    return Dataset(name, train, test, len(classes))
+
+
+def _read_part(folder: Path, classes: list[str]) -> Samples:
+    images: list[NDArray[np.uint8]] = []
+    labels = []
+    first: Path | None = None
+    for label, name in enumerate(classes):
+        for path in sorted((folder / name).glob("*")):
+            if path.suffix.lower() not in (*NETPBM, *WITH_PILLOW):
+                continue
+            image = _read_image(path)
+            first = first or path
+            if images and image.shape != images[0].shape:
+                raise DataError(
+                    f"{path} has shape (channels, height, width) {image.shape}, {first} has {images[0].shape}; "
+                    "all images must have one shape: resize them"
+                )
+            images.append(image)
+            labels.append(label)
+    if not images:
+        raise DataError(f"{folder} holds no images; wanted are files in {folder}/CLASS/, in PPM, PGM, PNG or JPEG")
+    return Samples(np.stack(images), np.array(labels, dtype=np.int64))
+
+
+def _read_image(path: Path) -> NDArray[np.uint8]:
+    """(channels, height, width) in 0..255."""
+    pixels = _read_netpbm(path) if path.suffix.lower() in NETPBM else _read_with_pillow(path)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _read_netpbm(path: Path) -> NDArray[np.uint8]:
+    content = path.read_bytes()
+    header = HEADER.match(content)
+    if header is None or int(header.group(4)) != 255:
+        raise DataError(f"{path} is not a binary PPM or PGM of 8 bits; convert it")
+    channels = 3 if header.group(1) == b"P6" else 1
+    width, height = int(header.group(2)), int(header.group(3))
+    pixels = np.frombuffer(content, dtype=np.uint8, offset=header.end())
+    if pixels.size < width * height * channels:
+        raise DataError(f"{path} ends after {pixels.size} of {width * height * channels} bytes; replace it")
+    return pixels[: width * height * channels].reshape(height, width, channels)
+
+
+def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(
+            f"{path} needs Pillow, which is not installed; run `pip install 'sparsyedge[images]'` or convert to PPM"
+        ) from error
+    try:
+        with Image.open(path) as image:
+            pixels: NDArray[Any] = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as an image ({error}); remove or replace it") from error
+    return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]

@@ -1,0 +1,150 @@
+"""The methods in plain torch beside those of devices and coordinator: the same updates, masks and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparsyedge.benchmarks.torch_backend import TorchRun, run_rounds
+from sparsyedge.benchmarks.torch_backend.device import Work, train_on_device
+from sparsyedge.benchmarks.torch_backend.run import evaluate
+from sparsyedge.benchmarks.torch_backend.server import next_model
+from sparsyedge.coordinator.server_rules import combine
+from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.data import Dataset, Samples
+from sparsyedge.edge.dense_session import DenseSession
+from sparsyedge.edge.local_update import finish_update, start_state, step_rule
+from sparsyedge.edge.methods import METHODS, make_method
+from sparsyedge.edge.tensors import State
+from sparsyedge.edge.trainer import LocalJob, train
+from sparsyedge.export.models import ModelSpec, build_model
+
+SPEC = ModelSpec("resnet18", width=4, classes=5, input_shape=(3, 16, 16))
+RATE = 1e-3
+"""So small that rounding cannot grow over the steps of a round."""
+ROUNDS = 3
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in METHODS),
+    ("sparsyfed", {"uplink": "delta"}),
+    ("topk", {"aggregation": "nonzero-mean"}),
+    ("zerofl", {"prune_weights": "in-place"}),
+    ("sparsyfed", {"sparsities": (0.95, 0.8), "shares": (1, 1)}),
+]
+
+
+def make_samples(count: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, *SPEC.input_shape), dtype=np.float32)
+    return Samples(x, np.arange(count) % SPEC.classes)
+
+
+def to_torch(state: State) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(value.copy()) for name, value in state.items()}
+
+
+def to_numpy(state: dict[str, torch.Tensor]) -> State:
+    return {name: value.cpu().numpy() for name, value in state.items()}
+
+
+def update_on_runtime(
+    session: DenseSession, artifacts: Artifacts, model: State, samples: Samples, job: LocalJob
+) -> tuple[State, State]:
+    """What a device of the real runtime sends, and what it had trained before pruning; with the dense graph."""
+    method, prunable = artifacts.manifest.method, artifacts.manifest.prunable
+    sparsity = method.sparsity_of(job.device_id, job.round_number)
+    start = start_state(method, model, prunable=prunable, sparsity=sparsity) if job.round_number > 1 else model
+    session.load(start)
+    train(session, samples, job, before_step=step_rule(method, session, prunable, job))
+    trained = session.state()
+    return finish_update(method, trained, prunable=prunable, sparsity=sparsity, start=start), trained
+
+
+def mask_agreement(ours: State, theirs: State, prunable: Sequence[str]) -> float:
+    return float(np.mean(np.concatenate([((ours[n] != 0) == (theirs[n] != 0)).reshape(-1) for n in prunable])))
+
+
+def difference(ours: State, theirs: State, start: State) -> float:
+    """How far two trained models are apart, beside how far training moved them.
+
+    Not zero: a ReLU or an input next to its threshold falls to one side here and to the other there.
+    """
+    apart = np.concatenate([(ours[name] - theirs[name]).reshape(-1) for name in ours])
+    moved = np.concatenate([(theirs[name] - start[name]).reshape(-1) for name in ours])
+    return float(np.linalg.norm(apart) / np.linalg.norm(moved))
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_three_rounds_come_to_the_same_model(
+    name: str, options: dict[str, Any], export_method: Callable[..., Artifacts]
+) -> None:
+    artifacts = export_method(name, **options)
+    method, prunable = artifacts.manifest.method, artifacts.manifest.prunable
+    module = build_model(SPEC, beta=method.beta, seed=3)
+    session = DenseSession(artifacts)
+    model = session.state()
+    for number in range(1, ROUNDS + 1):
+        updates: list[tuple[int, State]] = []
+        for device in ("device-0", "device-1"):
+            samples = make_samples(9 if device == "device-0" else 6, seed=len(updates))
+            job = LocalJob(device, number, seed=4, epochs=1, batch_size=4, learning_rate=RATE)
+            work = Work(device=device, round_number=number, seed=4, epochs=1, batch_size=4, learning_rate=RATE)
+            update, trained = update_on_runtime(session, artifacts, model, samples, job)
+            mine, mine_trained = train_on_device(module, method, to_torch(model), samples, work, prunable)
+            assert difference(to_numpy(mine_trained), trained, model) < 0.05
+            assert mask_agreement(to_numpy(mine), update, prunable) > 0.99
+            updates.append((len(samples), update))
+        # Both servers get what devices sent, so that their rules alone are compared.
+        combined = combine(iter(updates), method, prunable, round_number=number, rounds=ROUNDS)
+        reference = next_model(
+            method,
+            [(count, to_torch(update)) for count, update in updates],
+            prunable,
+            round_number=number,
+            rounds=ROUNDS,
+        )
+        for tensor in combined:
+            np.testing.assert_allclose(combined[tensor], reference[tensor].numpy(), rtol=1e-6, atol=1e-9)
+            if tensor in prunable:
+                assert np.array_equal(combined[tensor] != 0, reference[tensor].numpy() != 0)
+        model = combined
+
+
+@pytest.mark.parametrize("name", ["sparsyfed", "auto-beta", "spectral", "zerofl"])
+def test_both_evaluate_a_model_alike(name: str, export_method: Callable[..., Artifacts]) -> None:
+    artifacts = export_method(name)
+    session = DenseSession(artifacts)
+    samples = make_samples(20, seed=1)
+    loss, _ = session.evaluate(*samples.batch(np.arange(20)))
+    method = artifacts.manifest.method
+    module = build_model(SPEC, beta=method.beta, seed=3)
+    figures = evaluate(module, method, to_torch(session.state()), samples, list(artifacts.manifest.prunable))
+    assert figures["test_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_a_run_learns_and_says_what_its_rounds_came_to() -> None:
+    train_part, test_part = make_samples(60, seed=1), make_samples(20, seed=2)
+    for part in (train_part, test_part):
+        part.x[np.arange(len(part)), 0, part.y] += 4  # a bright row that says the class
+    run = TorchRun(
+        spec=SPEC,
+        method=make_method("sparsyfed", sparsity=0.8),
+        devices=6,
+        cohort=3,
+        rounds=4,
+        seed=1,
+        alpha=1000.0,
+        learning_rate=0.2,
+        last_learning_rate=0.1,
+        eval_every=4,
+    )
+    rounds = list(run_rounds(run, Dataset("rows", train_part, test_part, 5)))
+    assert [row["round"] for row in rounds] == [1, 2, 3, 4]
+    assert [row["nestedness"] for row in rounds[1:]] == [1.0] * 3
+    assert [row["regrown_devices"] for row in rounds[1:]] == [0.0] * 3
+    assert rounds[-1]["global_sparsity"] >= 0.75
+    assert rounds[-1]["test_accuracy"] > 0.2
+    assert "test_accuracy" not in rounds[0]
