@@ -380,4 +380,5 @@ def _plan(config: RunConfig, artifacts: Artifacts) -> Plan:
         seed=config.seed,
         max_update_bytes=largest,
         max_uploads=max(1, UPLOAD_MEMORY_BYTES // largest),
+        shares=artifacts.manifest.method.shares,
     )

@@ -150,7 +150,7 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
     needed = plan.min_devices if stage.round == 1 else plan.min_updates
     if len(state.online) < needed:
         return state, ()
-    cohort = sample_cohort(state.online, plan.cohort_size, seed=plan.seed, round_number=stage.round)
+    cohort = sample_cohort(state.online, plan.cohort_size, seed=plan.seed, round_number=stage.round, shares=plan.shares)
     opened = Open(round=stage.round, model=stage.model, cohort=cohort, deadline_s=now_s + plan.deadline_s)
     return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
 

@@ -22,6 +22,8 @@ class Plan:
     max_update_bytes: int
     max_uploads: int
     """Uploads in flight at a time; bounds the memory that devices can make the coordinator take."""
+    shares: tuple[int, ...] = ()
+    """Of the method's groups of devices, each of which gets its share of every cohort."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,7 +18,7 @@ import msgspec
 from sparsyedge.edge.config import Section, read_section
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "make_method", "method_of"]
+__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "group_of", "make_method", "method_of"]
 
 Sparsity: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -97,14 +98,8 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return Fraction(1 - self.sparsity).limit_denominator(10_000)
 
     def group_of(self, device: str) -> int:
-        """The group of a device: its number modulo the sum of the shares decides, or a hash where it has none."""
-        if not self.shares:
-            return 0
-        number = re.search(r"(\d+)\D*$", device)
-        drawn = int(number.group(1)) if number else int.from_bytes(hashlib.sha256(device.encode()).digest()[:8], "big")
-        place = drawn % sum(self.shares)
-        bounds = (sum(self.shares[: group + 1]) for group in range(len(self.shares)))
-        return next(group for group, bound in enumerate(bounds) if place < bound)
+        """The group of a device among those with targets of their own."""
+        return group_of(device, self.shares)
 
     def sparsity_of(self, device: str, round_number: int) -> float:
         """The target of one device's update; all have the common one in the first round."""
@@ -115,6 +110,17 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def evolves_mask(self, round_number: int) -> bool:
         """Whether devices exchange weights in this round; the first one makes the mask."""
         return self.mask == "evolving" and round_number > 1 and (round_number - 2) % self.mask_interval == 0
+
+
+def group_of(device: str, shares: Sequence[int]) -> int:
+    """The group of a device: its number modulo the sum of the shares decides, or a hash where it has none."""
+    if not shares:
+        return 0
+    number = re.search(r"(\d+)\D*$", device)
+    drawn = int(number.group(1)) if number else int.from_bytes(hashlib.sha256(device.encode()).digest()[:8], "big")
+    place = drawn % sum(shares)
+    bounds = (sum(shares[: group + 1]) for group in range(len(shares)))
+    return next(group for group, bound in enumerate(bounds) if place < bound)
 
 
 class MethodConfig(Section, frozen=True, kw_only=True):

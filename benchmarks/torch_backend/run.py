@@ -59,7 +59,8 @@ def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
     for number in range(1, run.rounds + 1):
         rate = learning_rate(number, run.rounds, start=run.learning_rate, end=run.last_learning_rate)
         updates, regrown = [], []
-        for device in sample_cohort(names, run.cohort, seed=run.seed, round_number=number):
+        cohort = sample_cohort(names, run.cohort, seed=run.seed, round_number=number, shares=run.method.shares)
+        for device in cohort:
             samples = dataset.train.take(shares[device])
             work = Work(
                 device=device,

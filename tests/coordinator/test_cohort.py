@@ -51,3 +51,17 @@ def test_a_device_that_leaves_changes_at_most_one_place(gone: str, number: int) 
     before = set(sample_cohort(FLEET, 6, seed=1, round_number=number))
     after = set(sample_cohort(set(FLEET) - {gone}, 6, seed=1, round_number=number))
     assert before - after <= {gone}
+
+
+def test_groups_get_their_shares_of_every_cohort() -> None:
+    fleet = [f"device-{index:03d}" for index in range(100)]
+    cohorts = [sample_cohort(fleet, 10, seed=5378, round_number=n, shares=(40, 30, 30)) for n in range(1, 21)]
+    for cohort in cohorts:
+        numbers = [int(device[-3:]) for device in cohort]
+        assert (sum(n < 40 for n in numbers), sum(n >= 70 for n in numbers), len(numbers)) == (4, 3, 10)
+    assert len(set(cohorts)) == 20
+
+
+def test_places_that_a_group_cannot_fill_go_to_others() -> None:
+    fleet = [f"device-{index}" for index in range(40, 60)]
+    assert len(sample_cohort(fleet, 10, seed=1, round_number=1, shares=(40, 30, 30))) == 10
