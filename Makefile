@@ -26,7 +26,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check check-native bench-kernels test fuzz clean wheel-aarch64 arm-tree test-image
+.PHONY: help setup demo check check-native bench-kernels test fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -78,6 +78,18 @@ $(ARM_TREE)/.made: $(ARM_WHEEL)
 	rm -rf $(ARM_TREE)
 	$(BIN)/python -m sparsyedge.hardware.arm.tree $(ARM_TREE) --wheel $(ARM_WHEEL) --suite $(ARM_SUITE)
 	@touch $@
+
+test-arm: $(ARM_TREE)/.made  ## steps and rounds of an emulated ARM device against this machine's (some minutes, as root)
+	SPARSYEDGE_ARM_TREE=$(ARM_TREE) timeout 3600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_arm_device.py
+
+bench-arm-static: setup  ## instructions per multiply-add of the NEON kernels beside the AVX2 ones
+	$(BIN)/python -m sparsyedge.hardware.arm.instructions
+
+footprint: setup $(ARM_WHEEL)  ## what a device's install takes on disk and in memory
+	$(BIN)/sparsyedge bench footprint --python $(STOCK)/bin/python --wheel $(ARM_WHEEL)
+
+bench-runtime: setup  ## a training step in any onnxruntime against onnxruntime-training's API
+	$(BIN)/sparsyedge bench runtime
 
 # Debian 13 on an emulated board; its Python is 3.13. Everything stays in build/image: logs, and the wheels that were tested.
 IMAGE := build/image

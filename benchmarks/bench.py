@@ -17,6 +17,8 @@ BENCHMARKS = {
     "paper": ("sparsyedge.benchmarks.paper.command:main", "the tables and figures of the paper, run on this machine"),
     "device": ("sparsyedge.benchmarks.device.command:main", "what training costs this board, dense against sparse"),
     "compare": ("sparsyedge.benchmarks.device.command:compare", "results of `bench device` beside each other"),
+    "runtime": ("sparsyedge.benchmarks.runtime:main", "a step in any onnxruntime against onnxruntime-training's API"),
+    "footprint": ("sparsyedge.benchmarks.footprint:main", "what a device's install takes on disk and in memory"),
     "wire": ("sparsyedge.benchmarks.wire:main", "bytes, ratio, speed and error of the frame's codecs, against peers"),
 }
 """Benchmark to where it lives ("module:function", taking the remaining arguments) and what it measures."""
@@ -41,7 +43,7 @@ def _usage() -> str:
     lines = [
         "usage: sparsyedge bench BENCHMARK ...",
         "",
-        *(f"  {name:<8} {summary}" for name, (_, summary) in BENCHMARKS.items()),
+        *(f"  {name:<10} {summary}" for name, (_, summary) in BENCHMARKS.items()),
         "",
         "`sparsyedge bench BENCHMARK --help` says more.",
     ]

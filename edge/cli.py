@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import cast
 
 from sparsyedge.edge.errors import SparsyedgeError
+from sparsyedge.edge.supported import check_platform
 
 __all__ = ["COMMANDS", "main"]
 
@@ -76,6 +77,7 @@ def _dispatch(arguments: list[str]) -> int:
         near = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"allowed are {', '.join(COMMANDS)}"
         raise SparsyedgeError(f"unknown subcommand `{command}`; {hint}")
+    check_platform()
     module, _, function = COMMANDS[command][0].partition(":")
     run = cast("Callable[[list[str]], int]", getattr(importlib.import_module(module), function))
     return run(rest)
