@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparsyedge.edge.errors import SecurityError
-from sparsyedge.edge.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION
+from sparsyedge.edge.messages import MAX_CHUNK_BYTES, Topics
 
 __all__ = ["access_lists", "configuration", "find", "reload"]
 
@@ -86,22 +86,22 @@ def access_lists(fleet: str, denied: Iterable[str]) -> dict[str, str]:
 
     A newcomer may ask, and read the answer to its own connection.
     """
-    root = f"se/{PROTOCOL_VERSION}/{fleet}"
+    topics, own = Topics(fleet), "%u"
     # Mosquitto looks at a user's own lines before the patterns.
     bans = "".join(f"user {device}\ntopic deny #\n\n" for device in denied)
     members = f"""\
-{bans}pattern read {root}/round
-pattern read {root}/blob/#
-pattern read {root}/dev/%u/reply
-pattern write {root}/dev/%u/status
-pattern write {root}/dev/%u/offer
-pattern write {root}/dev/%u/report
-pattern write {root}/dev/%u/up/#
+{bans}pattern read {topics.round}
+pattern read {topics.chunk("+", "+")}
+pattern read {topics.reply(own)}
+pattern write {topics.status(own)}
+pattern write {topics.offer(own)}
+pattern write {topics.report(own)}
+pattern write {topics.upload(own, "+", "+")}
 """
     return {
         "members.acl": members,
-        "newcomers.acl": f"topic write {root}/enrol/req\npattern read {root}/enrol/reply/%c\n",
-        "coordinator.acl": f"user {COORDINATOR}\ntopic readwrite {root}/#\n",
+        "newcomers.acl": f"topic write {topics.enrol_request}\npattern read {topics.enrol_reply('%c')}\n",
+        "coordinator.acl": f"user {COORDINATOR}\ntopic readwrite {topics.root}/#\n",
     }
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.errors import FrameError, RunError
 from sparsyedge.edge.storage import write_atomically
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.tensors import FloatArray, State
 
 __all__ = ["NORMS_NAME", "NormGuard", "Norms", "measure"]
 
@@ -28,6 +28,8 @@ FACTOR = 10.0
 MIN_PEERS = 3
 NEGLIGIBLE = 0.001
 """Where nobody moves the model any more, moving it by a hundredth of itself is no attack."""
+LARGEST = 1e300
+"""Stands for an overflow: JSON knows no infinity."""
 KEPT_ROUNDS = 2
 """The reference of the open round, and that of the next one while the open one is being closed."""
 
@@ -48,15 +50,13 @@ class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peers: int
 
 
-def measure(state: State, base: State, manifest: Manifest) -> Norms:
-    """How large an update is; infinite where its numbers overflow."""
-    trained = [parameter.name for parameter in manifest.parameters if parameter.trainable]
-    running = [name for norm in manifest.batch_norms for name in (norm.mean, norm.variance)]
-    change = _norm(state[name].astype(np.float64) - base[name] for name in trained)
-    return Norms(
-        weights=change / (_norm(base[name] for name in trained) or 1.0),
-        statistics=_norm(state[name] for name in running) / (_norm(base[name] for name in running) or 1.0),
-    )
+def measure(state: State, base: State, manifest: Manifest, *, unit: Norms | None = None) -> Norms:
+    """How large an update is; `unit` is the size of the base, where that is known already."""
+    unit = unit or _size(base, manifest)
+    running = _running(manifest)
+    with np.errstate(over="ignore"):
+        change = _norm(state[name] - base[name] for name in _trained(manifest))
+    return Norms(weights=change / unit.weights, statistics=_norm(state[name] for name in running) / unit.statistics)
 
 
 class NormGuard:
@@ -67,10 +67,12 @@ class NormGuard:
         self._manifest = manifest
         self._references = self._load()
         self._measured: dict[str, Norms] = {}
+        self._base: State | None = None
+        self._unit = Norms(1.0, 1.0)
 
     def check(self, update: str, state: State, base: State, *, round_number: int) -> None:
         """Raise FrameError for an update, known by its hash, that moves the model too far by the round before."""
-        norms = self._measured[update] = measure(state, base, self._manifest)
+        norms = self._measured[update] = self._measure(state, base)
         reference = self._references.get(round_number - 1)
         reason = _reason(norms, reference, "of the round before") if reference else None
         if reason is not None:
@@ -84,7 +86,7 @@ class NormGuard:
         What is left is the next round's reference. Updates that an earlier process has checked are loaded once more.
         """
         found = {
-            device: self._measured.get(update) or measure(load(device), base, self._manifest)
+            device: self._measured.get(update) or self._measure(load(device), base)
             for device, update in updates.items()
         }
         self._measured.clear()
@@ -103,6 +105,11 @@ class NormGuard:
         }
         write_atomically(self._path, msgspec.json.encode(self._references))
         return refused
+
+    def _measure(self, state: State, base: State) -> Norms:
+        if self._base is not base:
+            self._base, self._unit = base, _size(base, self._manifest)
+        return measure(state, base, self._manifest, unit=self._unit)
 
     def _load(self) -> dict[int, Reference]:
         try:
@@ -139,5 +146,21 @@ def _reason(norms: Norms, reference: Reference, whose: str) -> str | None:
     return None
 
 
-def _norm(tensors: Iterable[np.ndarray]) -> float:
-    return math.sqrt(sum(float(np.sum(np.square(tensor, dtype=np.float64))) for tensor in tensors))
+def _size(base: State, manifest: Manifest) -> Norms:
+    """The norms of a model itself, 1 where there is nothing to measure."""
+    return Norms(
+        weights=_norm(base[name] for name in _trained(manifest)) or 1.0,
+        statistics=_norm(base[name] for name in _running(manifest)) or 1.0,
+    )
+
+
+def _trained(manifest: Manifest) -> list[str]:
+    return [parameter.name for parameter in manifest.parameters if parameter.trainable]
+
+
+def _running(manifest: Manifest) -> list[str]:
+    return [name for norm in manifest.batch_norms for name in (norm.mean, norm.variance)]
+
+
+def _norm(tensors: Iterable[FloatArray]) -> float:
+    return min(LARGEST, math.sqrt(sum(float(np.vdot(tensor, tensor)) for tensor in tensors)))

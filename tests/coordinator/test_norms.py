@@ -113,6 +113,19 @@ def test_a_coordinator_that_was_killed_decides_the_same_again(
         Round(NormGuard(tmp_path, manifest), initial, 2).send("pi-1", moved(initial, 50.0))
 
 
+def test_numbers_that_overflow_are_larger_than_all_others(tmp_path: Path, initial: State, manifest: Manifest) -> None:
+    huge = {**initial, "fc.weight": np.full_like(initial["fc.weight"], 3e38)}
+    first = Round(NormGuard(tmp_path, manifest), initial, 1)
+    for device, state in {"pi-0": initial, "pi-1": initial, "pi-2": initial, "pi-3": huge}.items():
+        first.send(device, state)
+    assert list(first.close()) == ["pi-3"]
+    second = Round(NormGuard(tmp_path / "of huge ones", manifest), initial, 1)
+    for device in ("pi-0", "pi-1", "pi-2"):
+        second.send(device, huge)
+    second.close()
+    NormGuard(tmp_path / "of huge ones", manifest)
+
+
 def test_norms_that_cannot_be_read_stop_the_run_with_a_sentence(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / NORMS_NAME).write_text("{")
     with pytest.raises(RunError, match="remove it to go on"):
