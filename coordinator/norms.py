@@ -1,8 +1,10 @@
 """How far an update may move the model: ten times as far as the updates of its peers do, by their median.
 
-One device that sends large numbers would outvote all others in a mean. On arrival an update is compared with the
-updates of the round before, when a round closes with those of the same round; the first round knows no other way.
-With fewer than three peers there is nothing to compare with, and nothing is refused.
+One device that sends large numbers would outvote all others in a mean. When a round closes, its updates are compared
+with each other. On arrival an update is compared with those of the round before and with those that came before it in
+its own round, and refused where both say so: a whole fleet may move further than it did (BatchNorm's statistics grow a
+hundredfold in round 2 of Top-K), and the first three to arrive may be in league. With fewer than three peers there is
+nothing to compare with, and nothing is refused.
 """
 
 from __future__ import annotations
@@ -71,12 +73,13 @@ class NormGuard:
         self._unit = Norms(1.0, 1.0)
 
     def check(self, update: str, state: State, base: State, *, round_number: int) -> None:
-        """Raise FrameError for an update, known by its hash, that moves the model too far by the round before."""
-        norms = self._measured[update] = self._measure(state, base)
-        reference = self._references.get(round_number - 1)
-        reason = _reason(norms, reference, "of the round before") if reference else None
-        if reason is not None:
+        """Raise FrameError for an update, known by its hash, that moves the model too far by all that is known yet."""
+        norms = self._measure(state, base)
+        before = self._references.get(round_number - 1)
+        reason = _reason(norms, _reference(self._measured), "of its peers")
+        if reason is not None and before is not None and _reason(norms, before, "of the round before") is not None:
             raise FrameError(reason)
+        self._measured[update] = norms
 
     def close(
         self, updates: Mapping[str, str], load: Callable[[str], State], *, base: State, round_number: int
@@ -94,7 +97,7 @@ class NormGuard:
         refused = {
             device: reason
             for device, norms in found.items()
-            if (reason := _reason(norms, reference, "of the same round")) is not None
+            if (reason := _reason(norms, reference, "of its peers")) is not None
         }
         kept = {device: norms for device, norms in found.items() if device not in refused}
         # Before the round is recorded as closed: a coordinator that is killed in between decides the same again.

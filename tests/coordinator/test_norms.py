@@ -42,20 +42,44 @@ def test_an_update_is_measured_in_units_of_the_model(initial: State, manifest: M
     assert measure(initial, initial, manifest).statistics == pytest.approx(1.0)
 
 
-def test_an_update_far_beyond_the_median_of_the_round_before_is_refused_on_arrival(
+def played(guard: NormGuard, base: State, number: int, *distances: float) -> Round:
+    """A round to which pi-0, pi-1, ... have sent updates of these distances."""
+    opened = Round(guard, base, number)
+    for index, distance in enumerate(distances):
+        opened.send(f"pi-{index}", moved(base, distance))
+    return opened
+
+
+def test_an_update_far_beyond_its_peers_and_the_round_before_is_refused_on_arrival(
     tmp_path: Path, initial: State, manifest: Manifest
 ) -> None:
     guard = NormGuard(tmp_path, manifest)
-    first = Round(guard, initial, 1)
-    for index, distance in enumerate((0.1, 0.2, 0.3)):
-        first.send(f"pi-{index}", moved(initial, distance))
-    assert first.close() == {}
-    second = Round(guard, initial, 2)
-    second.send("pi-0", moved(initial, 0.2 * FACTOR * 0.95))
-    with pytest.raises(FrameError, match=r"moves the weights by 2\.1 times .* of the round before is 0\.2"):
-        second.send("pi-1", moved(initial, 0.2 * FACTOR * 1.05))
+    assert played(guard, initial, 1, 0.1, 0.2, 0.3).close() == {}
+    second = played(guard, initial, 2, 0.2, 0.2, 0.2)
+    second.send("pi-3", moved(initial, 0.2 * FACTOR * 0.95))
+    with pytest.raises(FrameError, match=r"moves the weights by 2\.1 times .* of its peers is 0\.2"):
+        second.send("pi-4", moved(initial, 0.2 * FACTOR * 1.05))
     with pytest.raises(FrameError, match="BatchNorm statistics"):
-        second.send("pi-2", {**initial, "bn.running_mean": np.full(4, 1e30, dtype=np.float32)})
+        second.send("pi-5", {**initial, "bn.running_mean": np.full(4, 1e30, dtype=np.float32)})
+
+
+def test_a_fleet_that_moves_further_than_in_the_round_before_is_not_refused(
+    tmp_path: Path, initial: State, manifest: Manifest
+) -> None:
+    guard = NormGuard(tmp_path, manifest)
+    assert played(guard, initial, 1, 0.1, 0.1, 0.1, 0.1).close() == {}
+    grown = {**moved(initial, 20.0), "bn.running_var": np.full(4, 500.0, dtype=np.float32)}
+    second = Round(guard, initial, 2)
+    for device in ("pi-0", "pi-1", "pi-2", "pi-3"):
+        second.send(device, grown)
+    assert second.close() == {}
+
+
+def test_the_first_to_arrive_cannot_have_the_others_refused(tmp_path: Path, initial: State, manifest: Manifest) -> None:
+    guard = NormGuard(tmp_path, manifest)
+    assert played(guard, initial, 1, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2).close() == {}
+    second = played(guard, initial, 2, 0.0, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2)
+    assert second.close() == {}
 
 
 def test_the_first_round_is_judged_when_it_closes(tmp_path: Path, initial: State, manifest: Manifest) -> None:
@@ -64,7 +88,7 @@ def test_the_first_round_is_judged_when_it_closes(tmp_path: Path, initial: State
         first.send(device, moved(initial, distance))
     refused = first.close()
     assert list(refused) == ["pi-1"]
-    assert "of the same round" in refused["pi-1"]
+    assert "of its peers" in refused["pi-1"]
 
 
 def test_what_was_left_out_is_no_measure_for_the_next_round(tmp_path: Path, initial: State, manifest: Manifest) -> None:
@@ -74,7 +98,7 @@ def test_what_was_left_out_is_no_measure_for_the_next_round(tmp_path: Path, init
         first.send(f"pi-{index}", moved(initial, distance))
     assert sorted(first.close()) == ["pi-3", "pi-4"]
     with pytest.raises(FrameError):
-        Round(guard, initial, 2).send("pi-3", moved(initial, 90.0))
+        played(guard, initial, 2, 0.1, 0.1, 0.1, 90.0)
 
 
 def test_two_devices_are_not_played_off_against_each_other(tmp_path: Path, initial: State, manifest: Manifest) -> None:
@@ -110,7 +134,7 @@ def test_a_coordinator_that_was_killed_decides_the_same_again(
     assert first.close() == refused
     assert (tmp_path / NORMS_NAME).read_bytes() == reference
     with pytest.raises(FrameError):
-        Round(NormGuard(tmp_path, manifest), initial, 2).send("pi-1", moved(initial, 50.0))
+        played(NormGuard(tmp_path, manifest), initial, 2, 0.1, 0.1, 0.1, 50.0)
 
 
 def test_numbers_that_overflow_are_larger_than_all_others(tmp_path: Path, initial: State, manifest: Manifest) -> None:
