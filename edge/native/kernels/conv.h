@@ -21,6 +21,7 @@ namespace sparsyedge::kernels {
 
 inline constexpr int kMaxRun = 3;
 inline constexpr int kFloatsPerPosition = 16;
+inline constexpr int kMaxVisit = 256;     // non-zeros of a visit; a row with more in a block is visited again
 inline constexpr int kSinglesAtOnce = 2;  // runs of length 1 that the gradient of the weights takes in one step
 
 // The non-zeros of one row in one block. Offsets and values are stored in the order of the visits, and inside one as
@@ -83,6 +84,7 @@ struct MaskedPlanes {
 // Tensors are those of one group of 16 images, halo included.
 struct ConvKernels {
   int tile_positions;  // in a register tile, a power of two
+  int block_bytes;     // of the L1 cache that the source of a tile in one block may take
 
   // Writes the part's positions of dst. `init`, of dst's shape, is what the sums begin with; null: with zero.
   void (*convolve)(const Pass& pass, const PassPart& part, const float* src, const float* values, const float* init,

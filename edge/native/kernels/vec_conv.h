@@ -15,6 +15,7 @@ namespace sparsyedge::kernels::SPARSYEDGE_ISA {
 // 32 zmm: 16 sums, 3 weights and a source vector for the forward pass; 16 of dy and up to 6 sums for the gradient
 
 inline constexpr int kTilePositions = 16;
+inline constexpr int kBlockBytes = 36 * 1024;  // of 48 KiB
 
 struct Reg {
   static constexpr int kWidth = 16;
@@ -62,6 +63,7 @@ SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm512_fmadd_ps(a.v, b.
 // 16 ymm: 8 sums, 3 weights and a source vector for the forward pass; 8 of dy and up to 6 sums for the gradient
 
 inline constexpr int kTilePositions = 8;
+inline constexpr int kBlockBytes = 22 * 1024;  // of 32 KiB
 
 struct Reg {
   static constexpr int kWidth = 8;
@@ -95,6 +97,7 @@ SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm256_fmadd_ps(a.v, b.
 // 32 q registers, two per Reg: 8 sums, 3 weights and a source vector
 
 inline constexpr int kTilePositions = 8;
+inline constexpr int kBlockBytes = 22 * 1024;  // of 32 KiB
 
 struct Reg {
   static constexpr int kWidth = 8;

@@ -108,15 +108,16 @@ void ChooseRowParts(PassShape& s) {
 // A block's part of a tile should stay in L1 beside the tile itself and the lists. When that leaves too little work per
 // visit, which loads and stores a whole tile, the block grows until there is some, and its source comes from L2.
 void ChooseBlock(PassShape& s, size_t values) {
-  constexpr int kL1Positions = 36 * 1024 / 64;
-  constexpr int kL2Positions = 160 * 1024 / 64;
+  constexpr int kPositionBytes = kernels::kFloatsPerPosition * sizeof(float);
+  constexpr int kL2Positions = 160 * 1024 / kPositionBytes;
   constexpr double kValuesPerVisit = 12.0;
+  const int l1_positions = kernels::Kernels().conv.block_bytes / kPositionBytes;
   const int window_h = (s.tile_h - 1) * s.step + s.reach_h + 1;
   const int window_w = (s.tile_w - 1) * s.step + s.reach_w + 1;
   const int window = window_h * window_w;
   const double per_channel = static_cast<double>(values) / (static_cast<double>(s.rows) * s.channels);
   const double wanted = std::min(kValuesPerVisit / std::max(per_channel, 1e-9), double{kL2Positions} / window);
-  const int block = std::max({kL1Positions / window, static_cast<int>(wanted), 1});
+  const int block = std::max({l1_positions / window, static_cast<int>(wanted), 1});
   s.blocks = (s.channels + block - 1) / block;
   s.block = (s.channels + s.blocks - 1) / s.blocks;
 }
@@ -188,8 +189,12 @@ Lists BuildLists(PassShape& s, std::vector<Entry> entries) {
         while (at != entries_end && at->row == row && at->channel / s.block == block) ++at;
         // A row's last chance to be written is the last block, even if nothing is added to it.
         if (begin == at && (visited[row] || block + 1 < s.blocks)) continue;
-        AppendVisit(s, begin, at, Visit{row, !visited[row], {}}, lists);
-        visited[row] = 1;
+        do {
+          const Entry* end = std::min(at, begin + kernels::kMaxVisit);
+          AppendVisit(s, begin, end, Visit{row, !visited[row], {}}, lists);
+          visited[row] = 1;
+          begin = end;
+        } while (begin != at);
       }
       visits.visit_end = static_cast<int32_t>(lists.visits.size());
       lists.blocks.push_back(visits);
