@@ -99,6 +99,7 @@ class Network:
     input_shape: tuple[int, int, int]
     planes: Mapping[str, Plane]
     halos: Mapping[str, int]
+    gradient_halos: Mapping[str, int]
     vectors: Mapping[str, int]
     """Parameters and statistics that are no convolution weights, with their lengths."""
 
@@ -109,6 +110,22 @@ class Network:
     def halo(self, tensor: str) -> int:
         """Rings of zeros that the tensor is stored with."""
         return self.halos.get(tensor, 0)
+
+    def gradient_halo(self, tensor: str) -> int:
+        """Rings of zeros that the tensor's gradient is stored with."""
+        return self.gradient_halos.get(tensor, 0)
+
+    @cached_property
+    def channels(self) -> dict[str, int]:
+        """Channels of every tensor between layers."""
+        channels: dict[str, int] = {}
+        for layer in self.layers:
+            if isinstance(layer, Conv):
+                channels.setdefault(layer.x, layer.channels_in)
+                channels[layer.y] = layer.channels_out
+            else:
+                channels[layer.y] = channels[layer.x]
+        return channels
 
     def plane(self, tensor: str) -> Plane:
         """Height and width of the tensor without its halo."""
@@ -143,9 +160,9 @@ class _Reader:
             if at not in self._absorbed:
                 self._read_node(at, node)
         layers = self._with_halos()
-        halos = _halos(layers)
+        halos, gradient_halos = _halos(layers), _gradient_halos(layers)
         vectors = {name: dims[0] for name, dims in self._weights.items() if len(dims) == 1 and name in _vectors(layers)}
-        return Network(layers, self._input_shape, self._planes, halos, vectors)
+        return Network(layers, self._input_shape, self._planes, halos, gradient_halos, vectors)
 
     def _read_node(self, at: int, node: onnx.NodeProto) -> None:
         match node.op_type:
@@ -294,15 +311,19 @@ class _Reader:
 
 
 def _halos(layers: Iterable[Layer]) -> dict[str, int]:
-    """Per tensor the largest ring of zeros that a consumer reads, or that the gradient of its producer needs."""
+    """Per tensor the largest ring of zeros that a consumer reads."""
     halos: dict[str, int] = {}
     for layer in layers:
-        if isinstance(layer, Conv):
-            halos[layer.x] = max(halos.get(layer.x, 0), layer.pad)
-            halos[layer.y] = max(halos.get(layer.y, 0), layer.halo_out)
-        elif isinstance(layer, MaxPool):
+        if isinstance(layer, Conv | MaxPool):
             halos[layer.x] = max(halos.get(layer.x, 0), layer.pad)
     return halos
+
+
+def _gradient_halos(layers: Iterable[Layer]) -> dict[str, int]:
+    """As for the tensors themselves, and for the output of a convolution what the gradient of its input needs."""
+    layers = tuple(layers)
+    outputs = {layer.y: layer.halo_out for layer in layers if isinstance(layer, Conv)}
+    return {**_halos(layers), **outputs}
 
 
 def _vectors(layers: Iterable[Layer]) -> set[str]:

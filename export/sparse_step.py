@@ -28,6 +28,8 @@ LABELS = "labels"
 LEARNING_RATE = "learning_rate"
 BATCH = "batch"
 LOSS = "loss"
+LANES = 16
+"""Images that stand side by side in one tensor of the kernels."""
 IR_VERSION = 10
 """The newest that onnxruntime-training 1.19.2 reads."""
 
@@ -46,7 +48,7 @@ def build_plan_graph(network: Network) -> onnx.ModelProto:
 
 def build_sparse_step(network: Network, method: Method) -> onnx.ModelProto:
     """The graph of one SGD step over the weights that the plan names: the non-zero ones, or all."""
-    step = _Step(method)
+    step = _Step(method, network)
     step.forward(network)
     step.backward(network)
     return step.model(network)
@@ -57,8 +59,11 @@ class _Step:
     """The nodes of the step so far, and the gradient of each tensor as far as it is known."""
 
     method: Method
+    network: Network
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     gradients: dict[str, str] = field(default_factory=dict)
+    shapes: list[onnx.ValueInfoProto] = field(default_factory=list)
+    """Of the gradients: where two have the same, the runtime may let one take the other's memory."""
 
     # ---- forward -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +93,8 @@ class _Step:
     def _forward_conv(self, conv: Conv) -> None:
         name = conv.weight
         self._emit("PowerProp", [f"{name}.values", self._beta(name), WEIGHT_DECAY], [f"{name}.theta"])
-        self._emit("SparseConv", [conv.x, f"{name}.theta", f"{name}.plan"], [conv.y])
+        inputs = [conv.x, f"{name}.theta", f"{name}.plan"]
+        self._emit("SparseConv", inputs, [conv.y], pad_out=self.network.halo(conv.y))
         prune = self.method.prune_activations
         # Where zeros are among the values, the plan does not know how many there are.
         counted = [f"{name}.values"] if prune and not self.method.zero_grad_at_zero else []
@@ -131,11 +137,11 @@ class _Step:
                 self._backward_norm(layer, dy, network)
             case MeanPool():
                 height, width = network.plane(layer.x)
-                geometry = {"in_h": height, "in_w": width, "pad_out": network.halo(layer.x)}
+                geometry = {"in_h": height, "in_w": width, "pad_out": network.gradient_halo(layer.x)}
                 self._emit("MeanPoolGrad", [dy], [self._new_gradient(layer.x)], **geometry)
             case MaxPool():
                 height, width = network.plane(layer.x)
-                geometry = {"in_h": height, "in_w": width, "pad_in": network.halo(layer.x)}
+                geometry = {"in_h": height, "in_w": width, "pad_in": network.gradient_halo(layer.x)}
                 inputs = [dy, f"{layer.y}.argmax"]
                 self._emit("MaxPoolGrad", inputs, [self._new_gradient(layer.x)], **_window(layer), **geometry)
             case Bias():
@@ -166,8 +172,8 @@ class _Step:
             [*inputs, *([f"{norm.y}.positive"] if norm.relu else [])],
             outputs,
             pad_in=network.halo(norm.x),
-            pad_out=network.halo(norm.x),
-            pad_residual=network.halo(norm.residual) if norm.residual else 0,
+            pad_out=network.gradient_halo(norm.x),
+            pad_residual=network.gradient_halo(norm.residual) if norm.residual else 0,
         )
         self._update(norm.gamma)
         self._update(norm.beta)
@@ -181,8 +187,11 @@ class _Step:
 
     def _new_gradient(self, tensor: str, part: str = "") -> str:
         """A name for the gradient of a tensor; `part` tells the contributions of several consumers apart."""
-        self.gradients[tensor] = _gradient(tensor) + (f".{part}" if part else "")
-        return self.gradients[tensor]
+        name = self.gradients[tensor] = _gradient(tensor) + (f".{part}" if part else "")
+        height, width = (size + 2 * self.network.gradient_halo(tensor) for size in self.network.plane(tensor))
+        shape = ["groups", self.network.channels[tensor], height, width, LANES]
+        self.shapes.append(_value(name, TensorProto.FLOAT, shape))
+        return name
 
     def _emit(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: int | float) -> None:
         self.nodes.append(_node(operator, inputs, outputs, **attributes))
@@ -210,7 +219,9 @@ class _Step:
             numpy_helper.from_array(np.array([value], dtype=np.float32), name)
             for name, value in ((BETA, self.method.beta), (WEIGHT_DECAY, self.method.weight_decay))
         ]
-        return _model("sparse_step", self.nodes, inputs, outputs, constants)
+        model = _model("sparse_step", self.nodes, inputs, outputs, constants)
+        model.graph.value_info.extend(self.shapes)
+        return model
 
 
 def _gradient(tensor: str) -> str:

@@ -170,6 +170,8 @@ class BatchNormActGrad {
                                      {"positive", kElementType<uint8_t>, /*optional=*/true}};
   static constexpr Port kOutputs[] = {
       {"dx"}, {"dgamma"}, {"dbeta"}, {"dresidual", kElementType<float>, /*optional=*/true}};
+  // Where dx has the halo of dy: an element of dy is read for the last time when the same one of dx is written.
+  static constexpr InPlace kInPlace[] = {{/*input=*/0, /*output=*/0}};
 
   explicit BatchNormActGrad(const Attributes& attributes)
       : pad_in_(ReadHalo(attributes, "pad_in")),
@@ -244,7 +246,7 @@ class BatchNormActGrad {
       plane.dy_mean = static_cast<float>(Sum(sum) / n);
       plane.dy_slope = static_cast<float>(Sum(product) / n * inv_std * inv_std);
       plane.scale = static_cast<float>(gamma[channel] * inv_std);
-      ClearHalo(run.dx.lanes, run.dx.data + run.dx.lanes.Plane(group, channel));
+      if (run.dx.data != run.dy.data) ClearHalo(run.dx.lanes, run.dx.data + run.dx.lanes.Plane(group, channel));
       run.kernels.backward(plane);
     }
   }

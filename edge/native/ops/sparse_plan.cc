@@ -138,8 +138,15 @@ struct Lists {
   std::vector<int32_t> values;  // Entry::value in list order
 };
 
-// Appends the visit of one row in one block. Entries are sorted by channel and tap.
-void AppendVisit(const PassShape& s, const Entry* begin, const Entry* end, Visit visit, Lists& lists) {
+// A visit with the parts of the lists that belong to it.
+struct RowVisit {
+  Visit visit;
+  std::vector<int32_t> offsets;
+  std::vector<int32_t> values;
+};
+
+// The visit of one row in one block. Entries are sorted by channel and tap.
+RowVisit MakeVisit(const PassShape& s, const Entry* begin, const Entry* end, bool first_of_row, int row) {
   // Neighbours in a run are `step` columns apart, so that one's source vector is the other's next.
   const auto follows = [&s](const Entry& a, const Entry& b) {
     return a.channel == b.channel && a.tap_h == b.tap_h && a.tap_w + s.step == b.tap_w;
@@ -158,14 +165,41 @@ void AppendVisit(const PassShape& s, const Entry* begin, const Entry* end, Visit
   }
   std::stable_sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
 
+  RowVisit result{Visit{row, first_of_row, {}}, {}, {}};
   for (const auto& run : runs) {
     const Entry& first = *run.front();
-    lists.offsets.push_back((first.channel * s.src_plane + first.tap_h * s.src_pitch + first.tap_w) *
-                            kernels::kFloatsPerPosition);
-    for (const Entry* entry : run) lists.values.push_back(entry->value);
-    ++visit.run_count[run.size() - 1];
+    result.offsets.push_back((first.channel * s.src_plane + first.tap_h * s.src_pitch + first.tap_w) *
+                             kernels::kFloatsPerPosition);
+    for (const Entry* entry : run) result.values.push_back(entry->value);
+    ++result.visit.run_count[run.size() - 1];
   }
-  lists.visits.push_back(visit);
+  return result;
+}
+
+// Small planes: rows with the same numbers of runs come one after the other, which spares the processor wrong guesses
+// about when a list ends (5 % on planes of 8x8). On larger planes it guesses the next row's address instead, as long as
+// rows are in order. A row's first visit stays before its others.
+void OrderVisits(const PassShape& s, std::vector<RowVisit>& visits) {
+  constexpr int kSmallPlane = 64;
+  if (s.positions_h * s.positions_w > kSmallPlane) return;
+  const auto key = [](const RowVisit& v) {
+    return std::tuple(!v.visit.first, v.visit.run_count[2], v.visit.run_count[1], v.visit.run_count[0]);
+  };
+  std::stable_sort(visits.begin(), visits.end(),
+                   [&key](const RowVisit& a, const RowVisit& b) { return key(a) < key(b); });
+}
+
+void AppendBlock(const std::vector<RowVisit>& visits, Lists& lists) {
+  const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
+  const auto append = [](auto& list, const auto& part) { list.insert(list.end(), part.begin(), part.end()); };
+  BlockVisits block{size(lists.visits), 0, size(lists.offsets), size(lists.values)};
+  for (const RowVisit& row : visits) {
+    lists.visits.push_back(row.visit);
+    append(lists.offsets, row.offsets);
+    append(lists.values, row.values);
+  }
+  block.visit_end = size(lists.visits);
+  lists.blocks.push_back(block);
 }
 
 Lists BuildLists(PassShape& s, std::vector<Entry> entries) {
@@ -182,8 +216,7 @@ Lists BuildLists(PassShape& s, std::vector<Entry> entries) {
   for (int part = 0; part < s.row_parts; ++part) {
     const int row_end = std::min(s.rows, (part + 1) * rows_per_part);
     for (int block = 0; block < s.blocks; ++block) {
-      BlockVisits visits{static_cast<int32_t>(lists.visits.size()), 0, static_cast<int32_t>(lists.offsets.size()),
-                         static_cast<int32_t>(lists.values.size())};
+      std::vector<RowVisit> visits;
       for (int row = part * rows_per_part; row < row_end; ++row) {
         const Entry* begin = at;
         while (at != entries_end && at->row == row && at->channel / s.block == block) ++at;
@@ -191,13 +224,13 @@ Lists BuildLists(PassShape& s, std::vector<Entry> entries) {
         if (begin == at && (visited[row] || block + 1 < s.blocks)) continue;
         do {
           const Entry* end = std::min(at, begin + kernels::kMaxVisit);
-          AppendVisit(s, begin, end, Visit{row, !visited[row], {}}, lists);
+          visits.push_back(MakeVisit(s, begin, end, !visited[row], row));
           visited[row] = 1;
           begin = end;
         } while (begin != at);
       }
-      visits.visit_end = static_cast<int32_t>(lists.visits.size());
-      lists.blocks.push_back(visits);
+      OrderVisits(s, visits);
+      AppendBlock(visits, lists);
     }
   }
   s.live = static_cast<int32_t>(lists.values.size());
