@@ -189,7 +189,7 @@ class _Step:
         """A name for the gradient of a tensor; `part` tells the contributions of several consumers apart."""
         name = self.gradients[tensor] = _gradient(tensor) + (f".{part}" if part else "")
         height, width = (size + 2 * self.network.gradient_halo(tensor) for size in self.network.plane(tensor))
-        shape = ["groups", self.network.channels[tensor], height, width, LANES]
+        shape: list[int | str] = ["groups", self.network.channels[tensor], height, width, LANES]
         self.shapes.append(_value(name, TensorProto.FLOAT, shape))
         return name
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profi
 from sparsyedge.benchmarks.step.report import StepResult, as_json, print_result
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.tensors import State
 
 __all__ = ["main"]
 
@@ -34,8 +36,12 @@ def main(argv: list[str]) -> int:
     names = (OURS, *_peers(arguments.peers))
     limit = cap_peers()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
-        workload = _workload(arguments, Path(folder) / "artifacts")
+        workload, initial = _workload(arguments, Path(folder) / "artifacts")
         result = _run(arguments, names, workload, [limit] if limit else [])
+        if arguments.dense:
+            result = replace(
+                result, dense_ms=_dense_ms(workload, initial, Path(folder) / "stock", steps=arguments.steps)
+            )
     if arguments.json:
         print(as_json(result))
     else:
@@ -69,8 +75,8 @@ def _run(arguments: argparse.Namespace, names: Sequence[str], workload: Workload
     )
 
 
-def _workload(arguments: argparse.Namespace, folder: Path) -> Workload:
-    """Export the model and draw what is trained."""
+def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, State]:
+    """Export the model and draw what is trained; with the weights before the profile's zeros."""
     # Here and not above: torch reads the limits of cap_peers when it is imported.
     from sparsyedge.export.build import build_artifacts, state_of
     from sparsyedge.export.cli import DATASETS, make_method
@@ -79,11 +85,13 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> Workload:
     shape, classes = DATASETS["cifar10"]
     spec = ModelSpec("resnet18", arguments.width, classes, shape)
     model = build_model(spec, beta=BETA, seed=arguments.seed)
-    state = profile_state(arguments.profile, state_of(model), sorted(prunable_names(model)), seed=arguments.seed)
+    initial = state_of(model)
+    state = profile_state(arguments.profile, initial, sorted(prunable_names(model)), seed=arguments.seed)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
     # That the graphs agree with torch is what `sparsyedge export` checks; here the losses are compared instead.
     artifacts, _ = build_artifacts(spec, method, folder, seed=arguments.seed, check=lambda artifacts: None)
-    return Workload.draw(artifacts, state, batch=arguments.batch, threads=arguments.threads, seed=arguments.seed)
+    batch = {"batch": arguments.batch, "threads": arguments.threads, "seed": arguments.seed}
+    return Workload.draw(artifacts, state, **batch), initial
 
 
 def _fastest(timings: dict[Variant, Timing], notes: list[str]) -> dict[str, Variant]:
@@ -103,6 +111,12 @@ def _phase_ms(workload: Workload) -> dict[str, float]:
     from sparsyedge.benchmarks.step.phases import phase_ms
 
     return phase_ms(workload, steps=PHASE_STEPS)
+
+
+def _dense_ms(workload: Workload, initial: State, folder: Path, *, steps: int) -> Mapping[str, float]:
+    from sparsyedge.benchmarks.step.dense_round import dense_round_ms
+
+    return dense_round_ms(workload, initial, folder, steps=steps)
 
 
 def _peak_mb(names: Sequence[str], best: dict[str, Variant], workload: Workload) -> dict[str, float | None]:
@@ -134,6 +148,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--steps", type=positive, default=20, help="measured per contestant (default: %(default)s)")
     add("--peers", default=",".join(PEERS), help="which of %(default)s, separated by commas (default: all)")
     add("--memory", action="store_true", help="also weigh every contestant's memory over 20 steps, in its own process")
+    add(
+        "--dense",
+        action="store_true",
+        help="also time round 1, from dense weights, beside the same graph without our ops",
+    )
     add("--width", type=positive, default=64, help="channels of the first stage (default: %(default)s)")
     add("--batch", type=positive, default=16, help="samples per step (default: %(default)s)")
     add("--seed", type=int, default=0, help="of weights, masks and batch (default: %(default)s)")

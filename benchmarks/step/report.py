@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -33,6 +33,8 @@ class StepResult:
     machine: Mapping[str, Any]
     notes: tuple[str, ...]
     """Who is missing and why, which variant of a peer counted, and warnings about losses that differ."""
+    dense_ms: Mapping[str, float] = field(default_factory=dict)
+    """Of a step of round 1, from dense weights; empty unless asked for."""
 
 
 def as_json(result: StepResult) -> str:
@@ -51,6 +53,8 @@ def print_result(console: Console, result: StepResult) -> None:
     console.print(_contestants(result))
     if result.phase_ms:
         console.print(_phases(result.phase_ms))
+    if result.dense_ms:
+        console.print(_dense(result.dense_ms))
     machine = result.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [f"{machine['cpu']}, {machine['cores']} cores, commit {machine['commit'] or 'unknown'}", versions]
@@ -79,6 +83,17 @@ def _phases(phase_ms: Mapping[str, float]) -> Table:
     total = sum(phase_ms.values())
     for part, value in phase_ms.items():
         table.add_row(part.replace("_", " "), f"{value:.1f}", f"{value / total:.0%}")
+    return table
+
+
+def _dense(dense_ms: Mapping[str, float]) -> Table:
+    table = Table(title="round 1, all weights", title_justify="left")
+    table.add_column("step")
+    for heading in ("ms", "of the stock graph"):
+        table.add_column(heading, justify="right")
+    stock = dense_ms["training_api_stock"]
+    for name, value in dense_ms.items():
+        table.add_row(name.replace("_", " "), f"{value:.1f}", f"{value / stock:.2f}x")
     return table
 
 
