@@ -26,7 +26,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check check-native bench-kernels test fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check check-native bench-kernels test test-kill fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -58,6 +58,12 @@ bench-kernels: setup  ## the native case table in its third mode: speed of every
 # summary names every test that took one.
 test: setup  ## all tests (a part of them: make test TESTS=tests/edge)
 	timeout $(TEST_LIMIT_S) $(BIN)/python -m pytest -n 2 --reruns 2 -rR $(TESTS)
+
+# Every kill ends in a wait for the run to go on: about 6 s each on two cores.
+KILLS ?= 50
+KILL_LIMIT_S ?= 3600
+test-kill: setup  ## coordinator, broker and devices killed at 50 random moments each (some 20 minutes)
+	SPARSYEDGE_KILLS=$(KILLS) timeout $(KILL_LIMIT_S) $(BIN)/python -m pytest -q -s -m slow tests/system/test_kill.py
 
 fuzz: build/fuzz_codec  ## altered input for the native decoder under sanitizers (more: make fuzz FUZZ_INPUTS=2000000)
 	timeout $(FUZZ_LIMIT_S) build/fuzz_codec $(FUZZ_INPUTS)

@@ -19,6 +19,8 @@ BENCHMARKS = {
     "compare": ("sparsyedge.benchmarks.device.command:compare", "results of `bench device` beside each other"),
     "runtime": ("sparsyedge.benchmarks.runtime:main", "a step in any onnxruntime against onnxruntime-training's API"),
     "footprint": ("sparsyedge.benchmarks.footprint:main", "what a device's install takes on disk and in memory"),
+    "dropout": ("sparsyedge.benchmarks.dropout:main", "accuracy when devices are lost in every round"),
+    "rounds": ("sparsyedge.benchmarks.rounds.command:main", "one round of many devices: speed, memory, losses"),
     "wire": ("sparsyedge.benchmarks.wire:main", "bytes, ratio, speed and error of the frame's codecs, against peers"),
 }
 """Benchmark to where it lives ("module:function", taking the remaining arguments) and what it measures."""

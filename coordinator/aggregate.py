@@ -7,16 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.tensors import State, Tensors
 
 __all__ = ["average"]
 
 
-def average(updates: Iterable[tuple[int, State]]) -> State:
+def average(updates: Iterable[tuple[int, Tensors]]) -> State:
     """The mean of the states weighted by their samples, BatchNorm's statistics included; needs at least one update.
 
-    Takes the updates one at a time and lets go of each, so memory is one float64 sum and one update, however many
-    devices took part. The bits of the result depend on the order of the updates: pass them in device order.
+    Takes the updates one at a time, and of each one tensor at a time, and lets go of it: memory is one float64 sum,
+    which is two dense models, however many devices took part. The bits of the result depend on the order of the
+    updates: pass them in device order.
     """
     sums: dict[str, NDArray[np.float64]] = {}
     total = 0
@@ -27,10 +28,11 @@ def average(updates: Iterable[tuple[int, State]]) -> State:
         del state
     if total == 0:
         raise ValueError("average of no updates")
-    return {name: _to_float32(summed, total) for name, summed in sums.items()}
+    # Tensor by tensor, so that sums and means are never there together.
+    return {name: _to_float32(sums.pop(name), total) for name in list(sums)}
 
 
-def _add(sums: dict[str, NDArray[np.float64]], samples: int, state: State) -> None:
+def _add(sums: dict[str, NDArray[np.float64]], samples: int, state: Tensors) -> None:
     for name, tensor in state.items():
         # The weight is applied in float64, where an entry that is zero on every device stays exactly zero and the only
         # rounding that matters is the last one.

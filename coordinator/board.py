@@ -15,7 +15,7 @@ from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.outbox import Outbox
 from sparsyedge.coordinator.schedule import learning_rate
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
-from sparsyedge.edge.messages import Blob, RoundTask
+from sparsyedge.edge.messages import CHUNK_BYTES, Blob, RoundTask
 from sparsyedge.edge.transfer import blob_of
 
 __all__ = ["Board"]
@@ -24,15 +24,18 @@ __all__ = ["Board"]
 class Board:
     """Keeps the retained state of a run in step with its rounds."""
 
-    def __init__(self, config: RunConfig, artifacts: Artifacts, outbox: Outbox) -> None:
+    def __init__(
+        self, config: RunConfig, artifacts: Artifacts, outbox: Outbox, *, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         self._config = config
         self._manifest = artifacts.manifest
         self._outbox = outbox
+        self._chunk_bytes = chunk_bytes
         self._task: RoundTask | None = None
         for role, file in artifacts.manifest.files.items():
-            outbox.put(Blob(sha256=file.sha256, bytes=file.bytes), artifacts.path(role).read_bytes)
+            outbox.put(self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), artifacts.path(role).read_bytes)
         content = (artifacts.directory / MANIFEST_NAME).read_bytes()
-        self._manifest_blob = blob_of(content)
+        self._manifest_blob = blob_of(content, chunk_bytes=chunk_bytes)
         self._signature = manifest_signature(config)
         outbox.put(self._manifest_blob, lambda: content)
 
@@ -55,8 +58,9 @@ class Board:
         """Announce a round that ends in `left_s`; its model replaces the one of the round before."""
         blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
-            self._outbox.put(model.blob, model.frame)
-        for delta in model.deltas:
+            self._outbox.put(self._cut(model.blob), model.frame)
+        deltas = tuple(msgspec.structs.replace(delta, model=self._cut(delta.model)) for delta in model.deltas)
+        for delta in deltas:
             self._outbox.put(delta.model, partial(model.delta_frame, delta))
             blobs.add(delta.model.sha256)
         task = RoundTask(
@@ -68,9 +72,9 @@ class Board:
             manifest=self._manifest_blob,
             signature=self._signature,
             model_id=model.id,
-            model=model.blob,
+            model=self._cut(model.blob),
             codec=self._config.codec,
-            deltas=model.deltas,
+            deltas=deltas,
             learning_rate=self.learning_rate(command.round),
             epochs=self._config.epochs,
             batch_size=self._config.batch_size,
@@ -96,6 +100,10 @@ class Board:
     def clear(self) -> None:
         """Withdraw all blobs; the last task stays for devices that come later."""
         self._outbox.keep_only(set())
+
+    def _cut(self, blob: Blob) -> Blob:
+        """The blob in chunks that suit the broker."""
+        return msgspec.structs.replace(blob, chunk_bytes=self._chunk_bytes)
 
     def _announce(self, task: RoundTask) -> None:
         self._task = task

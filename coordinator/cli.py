@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from sparsyedge.coordinator import authority_cli
+from sparsyedge.coordinator import authority_cli, control_cli
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.metrics_csv import as_csv
 from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
@@ -38,6 +38,8 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.command in authority_cli.COMMANDS:
         return authority_cli.main(arguments)
+    if arguments.command in control_cli.COMMANDS:
+        return control_cli.main(arguments)
     match arguments.command:
         case "run":
             return _run(arguments.config)
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     metrics.add_argument("--out", type=Path, metavar="FILE.csv", help="write there instead")
     stop = commands.add_parser("stop", help="let a run finish after the round that is open")
     stop.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    control_cli.add_commands(commands)
     authority_cli.add_commands(commands)
     return parser
 
@@ -128,7 +131,7 @@ def _metrics(run_dir: Path, out: Path | None) -> int:
 def _stop(run_dir: Path) -> int:
     with closing(Store.open(run_dir)) as store:
         run = store.run()
-        if run.state != "running":
+        if run.state not in ("running", "paused"):
             raise RunError(f"run {run.name} in {run_dir} is {run.state} already; there is nothing to stop")
         store.request_stop()
     _say(f"run {run.name} will finish after the round that is open")
@@ -168,7 +171,7 @@ def _optional(value: float | None, pattern: str) -> str:
 
 def _describe_run(run: RunRecord, closed: int) -> str:
     line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
-    if run.state == "running":
+    if run.state in ("running", "paused"):
         return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
     return f"{line}; {run.reason}" if run.reason else line
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from sparsyedge.coordinator.cohort import Policy
+from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig
@@ -78,11 +80,17 @@ class RunConfig(Section, frozen=True, kw_only=True):
     codec: Codec = DEFAULT_CODEC
     """How the values of weights travel, both ways: `lossless`, `bf16` or `int8`."""
     learning_rate: LearningRateConfig = LearningRateConfig()
+    over_selection: Annotated[float, msgspec.Meta(ge=0, le=4)] = 0.0
+    """The share of devices that are asked beyond `cohort_size`; a round closes when it has `cohort_size` updates."""
     min_updates: Positive | None = None
     """A round may close at its deadline with this many; the whole cohort where it is left out."""
     min_devices: Positive | None = None
     """Round 1 opens when this many are online; the cohort's size where it is left out."""
-    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=7 * 86_400)] = 600.0
+    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=7 * 86_400)] | None = None
+    """How long a round waits; learned from each device's own past where it is left out."""
+    selection: Policy = "uniform"
+    """Who of the devices that are online takes part: `uniform` draws lots, `round-robin` takes turns."""
+    server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     seed: Seed = 1337
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     eval_every: Positive = 1

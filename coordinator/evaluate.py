@@ -17,7 +17,8 @@ from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
 __all__ = ["Evaluator", "check_fit", "global_sparsity"]
 
-EVALUATION_BATCH = 250
+EVALUATION_BATCH = 50
+"""Small enough that activations take less memory than the model does."""
 
 
 class Evaluator:

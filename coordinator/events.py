@@ -20,7 +20,9 @@ __all__ = [
     "ModelReady",
     "OfferReceived",
     "OpenRound",
+    "PauseRequested",
     "Refuse",
+    "ResumeRequested",
     "StopRequested",
     "Tick",
     "UpdateInvalid",
@@ -108,6 +110,16 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
+class PauseRequested:
+    """Open no round until ResumeRequested; the one that is open goes on to its end."""
+
+
+@dataclass(frozen=True)
+class ResumeRequested:
+    """Open rounds again."""
+
+
+@dataclass(frozen=True)
 class Interrupted:
     """Finish the run now; a round that is open is given up."""
 
@@ -123,6 +135,8 @@ Event = (
     | ModelReady
     | Tick
     | StopRequested
+    | PauseRequested
+    | ResumeRequested
     | Interrupted
 )
 

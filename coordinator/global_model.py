@@ -16,6 +16,7 @@ from sparsyedge.coordinator.masks import Masks
 from sparsyedge.coordinator.metrics import RoundMetrics, of_evaluation, pack_mask
 from sparsyedge.coordinator.norms import NormGuard
 from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.server_optimizer import ServerOptimizer
 from sparsyedge.coordinator.server_rules import combine
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
 from sparsyedge.coordinator.update_files import UpdateFiles
@@ -26,9 +27,9 @@ from sparsyedge.edge.errors import ArtifactError, RunError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
 from sparsyedge.edge.messages import Blob, Delta, Offer
 from sparsyedge.edge.storage import sha256_file, write_atomically
-from sparsyedge.edge.tensors import State, model_id
+from sparsyedge.edge.tensors import State, Tensors, model_id
 from sparsyedge.edge.transfer import blob_of
-from sparsyedge.edge.wire import decode_frame, encode_frame, read_header
+from sparsyedge.edge.wire import decode_frame, decode_lazily, encode_frame, read_header
 
 __all__ = ["MODEL_NAME", "Evaluate", "GlobalModel"]
 
@@ -72,6 +73,7 @@ class GlobalModel:
         guarded = config.simulation is None or config.simulation.norm_guard
         self._guard = NormGuard(config.run_path, artifacts.manifest) if guarded else None
         self._versions = Versions(config.run_path)
+        self._optimizer = ServerOptimizer(config.server_optimizer, artifacts.manifest)
         identity = model_id(initial)
         if identity != self._manifest.initial_model:
             raise ArtifactError(
@@ -146,7 +148,8 @@ class GlobalModel:
             round_number=round_number,
             rounds=self._config.rounds,
         )
-        self._succeed(state, round_number=round_number + 1)
+        self._succeed(self._optimizer.step(self._state, state), round_number=round_number + 1)
+        del state
         last = round_number == self._config.rounds
         due = last or round_number % self._config.eval_every == 0
         evaluation = self._evaluate(self._state) if due else None
@@ -170,7 +173,7 @@ class GlobalModel:
         write_model(run_dir / MODEL_NAME, self._state, self._artifacts)
         return sha256_file(run_dir / MODEL_NAME)
 
-    def _accepted(self, round_number: int, devices: tuple[str, ...]) -> Iterator[tuple[int, State]]:
+    def _accepted(self, round_number: int, devices: tuple[str, ...]) -> Iterator[tuple[int, Tensors]]:
         samples, hashes = self._store.samples(round_number), self._store.accepted(round_number)
         for device in devices:
             frame = self._updates.load(round_number, device)
@@ -179,7 +182,7 @@ class GlobalModel:
                     f"the update of device {device} for round {round_number} in {self._config.run_path} is not the one "
                     f"that was accepted; something has altered it, so the round cannot be closed"
                 )
-            yield samples[device], decode_frame(frame, self._manifest.shapes, self._state).state
+            yield samples[device], decode_lazily(frame, self._manifest.shapes, self._state)
 
     # ---- versions ----------------------------------------------------------------------------------------------------
 
@@ -194,7 +197,11 @@ class GlobalModel:
             frame=self._encode(coded.decoded, round_number=round_number, base_id=identity),
             delta=b"" if first else coded.frame,
             residual=pack_residual(coded.residual),
+            optimizer=self._optimizer.pack(),
         )
+        # The frame holds it all; what is decoded of it below must not lie in memory beside this.
+        del coded
+        mean.clear()
         self._versions.save(version)
         self._present(version)
 
@@ -203,6 +210,7 @@ class GlobalModel:
         self._state = decode_frame(version.frame, self._manifest.shapes).state
         self._round = version.round
         self._residual = version.residual
+        self._optimizer.unpack(version.optimizer)
         self.id = version.model_id
         self.blob = blob_of(version.frame)
         self.nonzeros = read_header(version.frame).entries

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -29,8 +30,8 @@ from sparsyedge.coordinator.verify import max_update_bytes
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
-from sparsyedge.edge.link import Connected, Received
-from sparsyedge.edge.messages import Accepted, DeviceStatus, Grant, Offer, Refused, Report, Topics
+from sparsyedge.edge.link import Connected, Link, Received
+from sparsyedge.edge.messages import CHUNK_BYTES, Accepted, DeviceStatus, Grant, Offer, Refused, Report, Topics
 
 __all__ = ["Leader"]
 
@@ -40,8 +41,9 @@ POLL_S = 0.25
 TICK_S = 1.0
 TOUCH_S = 10.0
 LAST_REPORTS_S = 5.0
-UPLOAD_MEMORY_BYTES = 256 << 20
-"""What all uploads in flight may take together, however many devices there are."""
+MAX_UPLOAD_BYTES = 32 << 20
+"""What all uploads in flight may take together, however many devices there are; half of what the link's inbox holds."""
+MIN_UPLOAD_BYTES = 4 << 20
 
 
 class Leader:
@@ -71,10 +73,11 @@ class Leader:
         self._clock = clock
         self._topics = Topics(config.fleet)
         self._outbox = Outbox(link, self._topics)
-        self._board = Board(config, artifacts, self._outbox)
+        chunk_bytes = link.chunk_bytes if isinstance(link, Link) else CHUNK_BYTES
+        self._board = Board(config, artifacts, self._outbox, chunk_bytes=chunk_bytes)
         self._uploads = Uploads()
         self._progress = store.progress()
-        self._state = restore(_plan(config, artifacts), model.id, self._progress, clock())
+        self._state = restore(_plan(config, artifacts), model.id, self._progress, clock(), times=store.response_times())
         self._refusals: Counter[tuple[int, str, str]] = Counter()
         self._opened_s = 0.0
         self._reported: set[str] = set()
@@ -145,8 +148,14 @@ class Leader:
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s
             self._store.touch()
-        stop = not self._state.stopping and self._store.stop_requested()
-        self._feed(events.StopRequested() if stop else events.Tick())
+        requests = self._store.requests()
+        if not self._state.stopping and "stop" in requests:
+            self._feed(events.StopRequested())
+        elif self._state.paused != ("pause" in requests):
+            self._state_changed("paused" if "pause" in requests else "running")
+            self._feed(events.PauseRequested() if "pause" in requests else events.ResumeRequested())
+        else:
+            self._feed(events.Tick())
 
     def _shut_out(self, now_s: float) -> None:
         """Count devices that were revoked as gone: the broker lets them say nothing any more, not even that."""
@@ -154,6 +163,10 @@ class Leader:
             if device in self._state.online:
                 gone = DeviceStatus(state="offline", boot_id=self._state.online[device])
                 self._note_status(inbox.StatusChanged(device, gone))
+
+    def _state_changed(self, state: Literal["paused", "running"]) -> None:
+        self._store.set_state(state)
+        log.info("the run is %s", state)
 
     def _take_leave(self) -> None:
         """Tell the devices that the run is over, hear what their last round cost, and clear the broker."""
@@ -379,6 +392,9 @@ def _plan(config: RunConfig, artifacts: Artifacts) -> Plan:
         deadline_s=config.deadline_s,
         seed=config.seed,
         max_update_bytes=largest,
-        max_uploads=max(1, UPLOAD_MEMORY_BYTES // largest),
+        # Half a dense model: what is under way must not be what the coordinator's memory is measured by.
+        upload_bytes=min(MAX_UPLOAD_BYTES, max(MIN_UPLOAD_BYTES, largest // 2)),
+        policy=config.selection,
+        over_selection=config.over_selection,
         shares=artifacts.manifest.method.shares,
     )

@@ -12,14 +12,14 @@ averaged, so memory does not grow with the cohort.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
-from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
+from sparsyedge.edge.tensors import Tensors, count_nonzero
 
 __all__ = ["CLASS_PREFIX", "LAYER_PREFIX", "RoundMetrics", "distance", "iou_matrix", "of_evaluation", "pack_mask"]
 
@@ -34,9 +34,7 @@ _ONES_IN_BYTE = np.array([value.bit_count() for value in range(256)], dtype=np.u
 class RoundMetrics:
     """The figures of one round, from the model that it started with, its updates and what came of them."""
 
-    def __init__(
-        self, manifest: Manifest, *, initial: Mapping[str, FloatArray], start: Mapping[str, FloatArray]
-    ) -> None:
+    def __init__(self, manifest: Manifest, *, initial: Tensors, start: Tensors) -> None:
         self._prunable = manifest.prunable
         self._trained = tuple(parameter.name for parameter in manifest.parameters if parameter.trainable)
         self._initial = initial
@@ -44,7 +42,7 @@ class RoundMetrics:
         self._moves: list[tuple[float, float]] = []
         self._kept: list[int] = []
 
-    def watch(self, updates: Iterable[tuple[int, State]]) -> Iterator[tuple[int, State]]:
+    def watch(self, updates: Iterable[tuple[int, Tensors]]) -> Iterator[tuple[int, Tensors]]:
         """The same updates, looked at as they pass."""
         for samples, state in updates:
             self._moves.append(distance(self._start, state, self._trained))
@@ -53,7 +51,7 @@ class RoundMetrics:
             # Let go before the next one is decoded.
             del state
 
-    def finish(self, state: Mapping[str, FloatArray]) -> dict[str, float]:
+    def finish(self, state: Tensors) -> dict[str, float]:
         """All figures, by name, for the model that the round ended with; docs/metrics.md explains each."""
         common, before, after = _overlap(self._start, state, self._prunable)
         l2_global, cosine_global = distance(self._initial, state, self._trained)
@@ -87,9 +85,7 @@ def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:
     return figures | (_spread("accuracy_devices", list(evaluation.by_device)) if evaluation.by_device else {})
 
 
-def distance(
-    first: Mapping[str, FloatArray], second: Mapping[str, FloatArray], names: Sequence[str]
-) -> tuple[float, float]:
+def distance(first: Tensors, second: Tensors, names: Sequence[str]) -> tuple[float, float]:
     """The mean over the tensors of their L2 distance, and of their cosine where neither is all zero."""
     l2s, cosines = [], []
     for name in names:
@@ -103,7 +99,7 @@ def distance(
     return _mean(l2s), _mean(cosines)
 
 
-def pack_mask(state: Mapping[str, FloatArray], names: Sequence[str]) -> bytes:
+def pack_mask(state: Tensors, names: Sequence[str]) -> bytes:
     """Which weights of the named tensors are not zero, one bit each, in the order of names and memory."""
     return np.packbits(np.concatenate([state[name].reshape(-1) != 0 for name in names])).tobytes()
 
@@ -123,15 +119,13 @@ def _ones(packed: NDArray[np.uint8]) -> int:
     return int(_ONES_IN_BYTE[packed].sum(dtype=np.int64))
 
 
-def _overlap(
-    first: Mapping[str, FloatArray], second: Mapping[str, FloatArray], names: Sequence[str]
-) -> tuple[int, int, int]:
+def _overlap(first: Tensors, second: Tensors, names: Sequence[str]) -> tuple[int, int, int]:
     """How many weights are not zero in both, in the first and in the second."""
     common = sum(int(np.count_nonzero((first[name] != 0) & (second[name] != 0))) for name in names)
     return common, count_nonzero(first, names), count_nonzero(second, names)
 
 
-def _sparsity(state: Mapping[str, FloatArray], names: Sequence[str]) -> float:
+def _sparsity(state: Tensors, names: Sequence[str]) -> float:
     size = sum(state[name].size for name in names)
     return 1.0 - count_nonzero(state, names) / size if size else 0.0
 

@@ -20,7 +20,7 @@ import numpy as np
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.errors import FrameError, RunError
 from sparsyedge.edge.storage import write_atomically
-from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.tensors import FloatArray, State, Tensors
 
 __all__ = ["NORMS_NAME", "NormGuard", "Norms", "measure"]
 
@@ -52,7 +52,7 @@ class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peers: int
 
 
-def measure(state: State, base: State, manifest: Manifest, *, unit: Norms | None = None) -> Norms:
+def measure(state: Tensors, base: State, manifest: Manifest, *, unit: Norms | None = None) -> Norms:
     """How large an update is; `unit` is the size of the base, where that is known already."""
     unit = unit or _size(base, manifest)
     running = _running(manifest)
@@ -72,7 +72,7 @@ class NormGuard:
         self._base: State | None = None
         self._unit = Norms(1.0, 1.0)
 
-    def check(self, update: str, state: State, base: State, *, round_number: int) -> None:
+    def check(self, update: str, state: Tensors, base: State, *, round_number: int) -> None:
         """Raise FrameError for an update, known by its hash, that moves the model too far by all that is known yet."""
         norms = self._measure(state, base)
         before = self._references.get(round_number - 1)
@@ -82,7 +82,12 @@ class NormGuard:
         self._measured[update] = norms
 
     def close(
-        self, updates: Mapping[str, str], load: Callable[[str], State], *, base: State, round_number: int
+        self,
+        updates: Mapping[str, str],
+        load: Callable[[str], Tensors],
+        *,
+        base: State,
+        round_number: int,
     ) -> dict[str, str]:
         """Which of a round's updates, by device, are left out of the mean, and why.
 
@@ -109,7 +114,7 @@ class NormGuard:
         write_atomically(self._path, msgspec.json.encode(self._references))
         return refused
 
-    def _measure(self, state: State, base: State) -> Norms:
+    def _measure(self, state: Tensors, base: State) -> Norms:
         if self._base is not base:
             self._base, self._unit = base, _size(base, self._manifest)
         return measure(state, base, self._manifest, unit=self._unit)

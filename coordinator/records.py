@@ -9,6 +9,7 @@ from sparsyedge.edge.energy import PhaseCost, meter_text
 __all__ = [
     "DeviceRecord",
     "Evaluation",
+    "MemberRecord",
     "OpenRecord",
     "PhaseRecord",
     "Progress",
@@ -61,7 +62,7 @@ class RunRecord:
     name: str
     fleet: str
     state: str
-    """`running`, `finished`, `stopped` or `failed`."""
+    """`running`, `paused`, `finished`, `stopped` or `failed`."""
     reason: str
     rounds: int
     created_at: float
@@ -145,6 +146,26 @@ class RefusalRecord:
     device: str
     reason: str
     count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberRecord:
+    """Who has ever been heard of in a run: a device that came, delivered, or had something refused."""
+
+    device: str
+    online: bool
+    seen_at: float | None
+    """When it last came or went, delivered or was refused, in Unix seconds."""
+    last_round: int | None
+    """The last round that it delivered an update for."""
+    updates: int
+    seconds: float
+    """Of all phases of all rounds."""
+    bytes_down: int
+    bytes_up: int
+    joules: float | None
+    energy_kind: str
+    refusals: tuple[RefusalRecord, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
 """The rounds of one run as a pure state machine: `(state, event, now_s) -> (state, commands)`. No I/O, no clock.
 
     Waiting -> Open       enough devices are online
-    Open    -> Closing    the whole cohort answered, or the deadline came with at least min_updates
-    Open    -> Open       the deadline came with fewer: extended, absent members replaced
+    Open    -> Closing    cohort_size updates are in, or nobody is waited for any more and at least min_updates are
+    Open    -> Open       the last deadline came with fewer: extended, absent members replaced
     Open    -> Failed     it was extended too often
-    Closing -> Waiting    the model is ready; on to Open at once where enough devices are online
+    Closing -> Waiting    the model is ready; on to Open at once where enough devices are online and nobody paused
     Closing -> Finished   the model is ready, and it was the last round or somebody asked to stop
 
 The owner feeds what happened and carries out the commands in order. What the rounds promise:
@@ -12,18 +12,21 @@ The owner feeds what happened and carries out the commands in order. What the ro
 - The cohort is drawn from the devices that are online when the round opens; who comes later takes part in the next one.
 - One update is accepted per (round, device). The same hash offered again is answered `Accept` again, even just after
   the round has closed; another hash is refused.
-- A round that has its whole cohort's updates closes at once. Otherwise it closes at its deadline, never earlier: a
-  member that is offline may come back in time, and its data counts.
+- A round that has `cohort_size` updates closes at once; with over-selection more devices than that are asked.
+- Every member has a deadline of its own, learned from its past, unless the user set one for all. A round with at least
+  min_updates waits until every other member has answered, has passed its deadline or, where deadlines are learned, has
+  been offline for a minute.
 - Time comes before events: what arrives after the deadline finds the round closed, even when nobody ticked in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from sparsyedge.coordinator.cohort import sample_cohort
+from sparsyedge.coordinator.deadlines import OFFLINE_GRACE_S, patience_s, remember, unanswered_s
 from sparsyedge.coordinator.events import (
     Accept,
     ChunkReceived,
@@ -40,7 +43,9 @@ from sparsyedge.coordinator.events import (
     ModelReady,
     OfferReceived,
     OpenRound,
+    PauseRequested,
     Refuse,
+    ResumeRequested,
     StopRequested,
     Tick,
     UpdateInvalid,
@@ -66,11 +71,15 @@ def begin(plan: Plan, model: str) -> RunState:
     return RunState(plan, Waiting(1, model))
 
 
-def restore(plan: Plan, model: str, progress: Progress, now_s: float) -> RunState:
+def restore(
+    plan: Plan, model: str, progress: Progress, now_s: float, *, times: Mapping[str, tuple[float, ...]] | None = None
+) -> RunState:
     """The state of a run that was cut short, as its store tells it; an open round gets its whole time again.
 
-    Where the last thing was a round's end, the owner feeds ModelReady, as it does after every round.
+    `times` are what each device needed for its last updates. Where the last thing was a round's end, the owner feeds
+    ModelReady, as it does after every round.
     """
+    times = times or {}
     state = RunState(
         plan,
         Closing(progress.closed_round),
@@ -82,10 +91,12 @@ def restore(plan: Plan, model: str, progress: Progress, now_s: float) -> RunStat
             round=progress.open.round,
             model=model,
             cohort=progress.open.cohort,
-            deadline_s=now_s + plan.deadline_s,
+            opened_s=now_s,
+            deadlines=_deadlines(replace(state, times=times), progress.open.cohort, now_s),
             accepted=progress.open.accepted,
         )
-        return replace(state, stage=stage)
+        return replace(state, stage=stage, times=times)
+    state = replace(state, times=times)
     return state if progress.closed_round else replace(state, stage=Waiting(1, model))
 
 
@@ -102,7 +113,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             online = {**state.online, event.device: event.boot_id}
             return _open_if_enough(replace(state, online=online), now_s)
         case DeviceOffline():
-            return _take_offline(state, event), ()
+            return _take_offline(state, event, now_s), ()
         case OfferReceived():
             return _answer_offer(state, event, now_s)
         case ChunkReceived():
@@ -111,7 +122,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             granted = _is_granted(state, event.device, event.update)
             return state, (VerifyUpdate(event.device, event.update),) if granted else ()
         case UpdateVerified():
-            return _accept(state, event)
+            return _accept(state, event, now_s)
         case UpdateInvalid():
             return _drop_invalid(state, event)
         case ModelReady():
@@ -119,6 +130,10 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
         case StopRequested():
             state = replace(state, stopping=True)
             return _finish(state) if isinstance(state.stage, Waiting) else (state, ())
+        case PauseRequested():
+            return replace(state, paused=True), ()
+        case ResumeRequested():
+            return _open_if_enough(replace(state, paused=False), now_s)
         case Interrupted():
             return (state, ()) if isinstance(state.stage, Finished | Failed) else _finish(state)
         case Tick():
@@ -126,15 +141,17 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
 
 
 def _pass_time(state: RunState, now_s: float) -> Outcome:
-    """Apply a deadline that has passed."""
-    stage = state.stage
-    if isinstance(stage, Open) and len(stage.accepted) >= len(stage.cohort):
-        # Only after a restart: the coordinator died between the last update and the round's end.
-        return _close(state, stage)
-    if not isinstance(stage, Open) or now_s < stage.deadline_s:
+    """Apply deadlines that have passed."""
+    stage, plan = state.stage, state.plan
+    if not isinstance(stage, Open):
         return state, ()
-    if len(stage.accepted) >= state.plan.min_updates:
-        return _close(state, stage)
+    if len(stage.accepted) >= _wanted(plan, stage):
+        # Only after a restart: the coordinator died between the last update and the round's end.
+        return _close(state, stage, now_s)
+    if len(stage.accepted) >= plan.min_updates and now_s >= _waits_until(state, stage):
+        return _close(state, stage, now_s)
+    if now_s < stage.deadline_s:
+        return state, ()
     if state.stopping:
         return _finish(state)
     if stage.extensions == MAX_EXTENSIONS:
@@ -142,24 +159,65 @@ def _pass_time(state: RunState, now_s: float) -> Outcome:
     return _extend(state, stage, now_s)
 
 
+def _wanted(plan: Plan, stage: Open) -> int:
+    """How many updates close a round at once."""
+    return min(plan.cohort_size, len(stage.cohort))
+
+
+def _waits_until(state: RunState, stage: Open) -> float:
+    """Until when somebody is waited for, given that enough updates are in."""
+    return max(
+        (_waits_for(state, stage, device) for device in stage.cohort if device not in stage.accepted),
+        default=stage.opened_s,
+    )
+
+
+def _waits_for(state: RunState, stage: Open, device: str) -> float:
+    """A member's own deadline; less for one that is gone, unless the user set the deadline."""
+    deadline_s = stage.deadlines[device]
+    if state.plan.deadline_s is not None or device in state.online:
+        return deadline_s
+    return min(deadline_s, max(stage.opened_s, state.left_s.get(device, 0.0)) + OFFLINE_GRACE_S)
+
+
+def _deadlines(state: RunState, cohort: Iterable[str], now_s: float) -> dict[str, float]:
+    fixed_s = state.plan.deadline_s
+    return {
+        device: now_s + (patience_s(state.times.get(device, ())) if fixed_s is None else fixed_s) for device in cohort
+    }
+
+
 def _open_if_enough(state: RunState, now_s: float) -> Outcome:
     """Open the round that waits; round 1 waits for the whole fleet, later ones only for who can still complete them."""
     stage, plan = state.stage, state.plan
-    if not isinstance(stage, Waiting):
+    if not isinstance(stage, Waiting) or state.paused:
         return state, ()
     needed = plan.min_devices if stage.round == 1 else plan.min_updates
     if len(state.online) < needed:
         return state, ()
-    cohort = sample_cohort(state.online, plan.cohort_size, seed=plan.seed, round_number=stage.round, shares=plan.shares)
-    opened = Open(round=stage.round, model=stage.model, cohort=cohort, deadline_s=now_s + plan.deadline_s)
+    cohort = sample_cohort(
+        state.online,
+        plan.asked,
+        seed=plan.seed,
+        round_number=stage.round,
+        shares=plan.shares,
+        policy=plan.policy,
+    )
+    opened = Open(
+        round=stage.round,
+        model=stage.model,
+        cohort=cohort,
+        opened_s=now_s,
+        deadlines=_deadlines(state, cohort, now_s),
+    )
     return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
 
 
-def _take_offline(state: RunState, event: DeviceOffline) -> RunState:
+def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunState:
     """Forget a device that left; its upload keeps its place, since a connection is often back within seconds."""
     if state.online.get(event.device) != event.boot_id:
         return state
-    return replace(state, online=_without(state.online, event.device))
+    return replace(state, online=_without(state.online, event.device), left_s={**state.left_s, event.device: now_s})
 
 
 def _answer_offer(state: RunState, offer: OfferReceived, now_s: float) -> Outcome:
@@ -218,11 +276,16 @@ def _describe(stage: Stage) -> str:
 def _grant(plan: Plan, stage: Open, offer: OfferReceived, now_s: float) -> Open:
     """Give the device a place to upload, or leave its offer unanswered while all are taken: it will ask again."""
     others = _without(stage.granted, offer.device)
-    if len(others) >= plan.max_uploads:
+    if not _has_room(plan, others, offer):
         others = {device: granted for device, granted in others.items() if now_s - granted.heard_s < UPLOAD_IDLE_S}
-    if len(others) >= plan.max_uploads:
+    if not _has_room(plan, others, offer):
         return stage
-    return replace(stage, granted={**others, offer.device: Granted(offer.update, now_s)})
+    return replace(stage, granted={**others, offer.device: Granted(offer.update, now_s, offer.bytes)})
+
+
+def _has_room(plan: Plan, others: Mapping[str, Granted], offer: OfferReceived) -> bool:
+    """Whether the update fits beside those under way; one that is larger than all the room goes alone."""
+    return not others or sum(granted.bytes for granted in others.values()) + offer.bytes <= plan.upload_bytes
 
 
 def _note_chunk(state: RunState, event: ChunkReceived, now_s: float) -> RunState:
@@ -238,7 +301,7 @@ def _is_granted(state: RunState, device: str, update: str) -> bool:
     return isinstance(stage, Open) and device in stage.granted and stage.granted[device].update == update
 
 
-def _accept(state: RunState, event: UpdateVerified) -> Outcome:
+def _accept(state: RunState, event: UpdateVerified, now_s: float) -> Outcome:
     stage = state.stage
     if not isinstance(stage, Open) or not _is_granted(state, event.device, event.update):
         return state, ()
@@ -248,9 +311,10 @@ def _accept(state: RunState, event: UpdateVerified) -> Outcome:
         accepted={**stage.accepted, event.device: event.update},
     )
     accept = Accept(event.device, stage.round, event.update)
-    if len(stage.accepted) < len(stage.cohort):
+    state = replace(state, times=remember(state.times, event.device, now_s - stage.opened_s))
+    if len(stage.accepted) < _wanted(state.plan, stage):
         return replace(state, stage=stage), (accept,)
-    state, commands = _close(state, stage)
+    state, commands = _close(state, stage, now_s)
     return state, (accept, *commands)
 
 
@@ -262,7 +326,12 @@ def _drop_invalid(state: RunState, event: UpdateInvalid) -> Outcome:
     return replace(state, stage=replace(stage, granted=_without(stage.granted, event.device))), (refuse,)
 
 
-def _close(state: RunState, stage: Open) -> Outcome:
+def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
+    if len(stage.accepted) < _wanted(state.plan, stage):
+        # Nobody knows how long they would have needed, only that it is longer: they get longer next time.
+        for device in stage.cohort:
+            if device in state.online and device not in stage.accepted:
+                state = replace(state, times=remember(state.times, device, unanswered_s(now_s - stage.opened_s)))
     closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))
     return closed, (CloseRound(stage.round, tuple(sorted(stage.accepted))),)
 
@@ -271,13 +340,14 @@ def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
     """Give the round another deadline, with devices that are there in the places of members that are not."""
     absent = [device for device in stage.cohort if device not in stage.accepted and device not in state.online]
     spare = set(state.online) - set(stage.cohort)
-    substitutes = sample_cohort(spare, len(absent), seed=state.plan.seed, round_number=stage.round)
+    plan = state.plan
+    substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=plan.policy)
     # An absent member that nobody can replace stays: it may still come back.
     cohort = tuple(sorted({*stage.cohort, *substitutes} - set(absent[: len(substitutes)])))
     extended = replace(
         stage,
         cohort=cohort,
-        deadline_s=now_s + state.plan.deadline_s,
+        deadlines=_deadlines(state, cohort, now_s),
         extensions=stage.extensions + 1,
         granted={device: granted for device, granted in stage.granted.items() if device in cohort},
     )
@@ -287,9 +357,11 @@ def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
 
 def _fail(state: RunState, stage: Open) -> Outcome:
     present = sum(device in state.online for device in stage.cohort)
+    fixed_s = state.plan.deadline_s
+    deadlines = "deadlines of its devices" if fixed_s is None else f"deadlines of {fixed_s:g} s"
     reason = (
         f"round {stage.round} of run {state.plan.run} has {len(stage.accepted)} of {state.plan.min_updates} updates "
-        f"that it needs, after {stage.extensions + 1} deadlines of {state.plan.deadline_s:g} s, and {present} of the "
+        f"that it needs, after {stage.extensions + 1} {deadlines}, and {present} of the "
         f"{len(stage.cohort)} devices in its cohort are online; look at the devices' logs, or start a new run with a "
         f"lower `min_updates` or a longer `deadline_s`"
     )

@@ -10,13 +10,18 @@ from numpy.typing import NDArray
 from sparsyedge.coordinator.aggregate import average
 from sparsyedge.edge.methods import Method
 from sparsyedge.edge.prune import prune_global, removed_count
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.tensors import State, Tensors
 
 __all__ = ["LayerDensities", "apply_mask_rule", "average_nonzero", "combine", "prune_layers"]
 
 
 def combine(
-    updates: Iterable[tuple[int, State]], method: Method, prunable: Sequence[str], *, round_number: int, rounds: int
+    updates: Iterable[tuple[int, Tensors]],
+    method: Method,
+    prunable: Sequence[str],
+    *,
+    round_number: int,
+    rounds: int,
 ) -> State:
     """The next model of the updates, which come as (samples, state) in device order and one at a time."""
     densities = LayerDensities(prunable)
@@ -44,7 +49,7 @@ class LayerDensities:
         self._nonzeros = dict.fromkeys(prunable, 0)
         self._samples = 0
 
-    def watch(self, updates: Iterable[tuple[int, State]]) -> Iterator[tuple[int, State]]:
+    def watch(self, updates: Iterable[tuple[int, Tensors]]) -> Iterator[tuple[int, Tensors]]:
         """The same updates, counted on their way."""
         for samples, state in updates:
             self._samples += samples
@@ -80,7 +85,7 @@ def _keep_largest(state: State, name: str, count: int) -> State:
     return {name: tensor}
 
 
-def average_nonzero(updates: Iterable[tuple[int, State]], prunable: Sequence[str]) -> State:
+def average_nonzero(updates: Iterable[tuple[int, Tensors]], prunable: Sequence[str]) -> State:
     """The mean of each prunable weight over the devices that sent it, weighted by their samples; of all else the mean.
 
     A weight that no device sent is zero.
@@ -88,7 +93,7 @@ def average_nonzero(updates: Iterable[tuple[int, State]], prunable: Sequence[str
     senders: dict[str, NDArray[np.float64]] = {}
     total = 0
 
-    def counted() -> Iterator[tuple[int, State]]:
+    def counted() -> Iterator[tuple[int, Tensors]]:
         nonlocal total
         for samples, state in updates:
             total += samples

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from sparsyedge.coordinator.cohort import Policy
 
 __all__ = ["Closing", "Failed", "Finished", "Granted", "Open", "Plan", "RunState", "Stage", "Waiting"]
 
@@ -17,13 +20,21 @@ class Plan:
     cohort_size: int
     min_updates: int
     min_devices: int
-    deadline_s: float
+    deadline_s: float | None
+    """The same for all devices and rounds, or None where each device's own past decides."""
     seed: int
     max_update_bytes: int
-    max_uploads: int
-    """Uploads in flight at a time; bounds the memory that devices can make the coordinator take."""
+    upload_bytes: int
+    """Uploads in flight at a time, in bytes: what devices can make the broker and the coordinator hold."""
+    policy: Policy = "uniform"
+    over_selection: float = 0.0
     shares: tuple[int, ...] = ()
     """Of the method's groups of devices, each of which gets its share of every cohort."""
+
+    @property
+    def asked(self) -> int:
+        """How many devices are asked for `cohort_size` updates."""
+        return math.ceil(self.cohort_size * (1 + self.over_selection))
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,7 @@ class Granted:
 
     update: str
     heard_s: float
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,10 +61,17 @@ class Open:
     round: int
     model: str
     cohort: tuple[str, ...]
-    deadline_s: float
+    opened_s: float
+    deadlines: Mapping[str, float]
+    """Until when each member is waited for."""
     extensions: int = 0
     granted: Mapping[str, Granted] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def deadline_s(self) -> float:
+        """When nobody is waited for any more."""
+        return max(self.deadlines.values(), default=self.opened_s)
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,12 @@ class RunState:
     stage: Stage
     online: Mapping[str, str] = field(default_factory=dict)
     """Boot id by device: a last will of an earlier start must not take a device away that has come back."""
+    left_s: Mapping[str, float] = field(default_factory=dict)
+    """When each device that was online has left."""
+    times: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """How long each device took for its last updates."""
     stopping: bool = False
+    paused: bool = False
     closed_round: int = 0
     closed_accepted: Mapping[str, str] = field(default_factory=dict)
     """Hash by device of the round that closed last, for devices whose acknowledgement was lost."""

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+from sparsyedge.coordinator.deadlines import remember
 from sparsyedge.coordinator.records import (
     DeviceRecord,
     Evaluation,
+    MemberRecord,
     OpenRecord,
     PhaseRecord,
     Progress,
@@ -175,7 +177,7 @@ class Store:
             db.execute(
                 "UPDATE run SET state = 'running', reason = '', pid = ?, seen_at = ?", (os.getpid(), time.time())
             )
-            db.execute("DELETE FROM requests")
+            db.execute("DELETE FROM requests WHERE kind = 'stop'")
             db.execute("UPDATE devices SET online = 0")
 
     def touch(self) -> None:
@@ -318,11 +320,41 @@ class Store:
         with self._transaction() as db:
             db.execute("INSERT INTO requests (kind, at) VALUES ('stop', ?)", (time.time(),))
 
+    def request_pause(self) -> None:
+        """Ask the coordinator to open no round until it is told to go on."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO requests (kind, at) VALUES ('pause', ?)", (time.time(),))
+
+    def request_resume(self) -> None:
+        """Take the request to pause back."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM requests WHERE kind = 'pause'")
+
+    def set_state(self, state: Literal["running", "paused"]) -> None:
+        """Record whether rounds are opened."""
+        with self._transaction() as db:
+            db.execute("UPDATE run SET state = ?", (state,))
+
     # ---- what anybody reads ------------------------------------------------------------------------------------------
+
+    def requests(self) -> frozenset[str]:
+        """What people asked of the coordinator and has not been taken back: `stop`, `pause`."""
+        return frozenset(row["kind"] for row in self._db.execute("SELECT DISTINCT kind FROM requests"))
 
     def stop_requested(self) -> bool:
         """Whether somebody asked for the run to stop."""
-        return self._db.execute("SELECT 1 FROM requests WHERE kind = 'stop' LIMIT 1").fetchone() is not None
+        return "stop" in self.requests()
+
+    def response_times(self) -> dict[str, tuple[float, ...]]:
+        """How long each device took for its last updates, from the round's opening to the update's acceptance."""
+        rows = self._db.execute(
+            "SELECT u.device, u.accepted_at - r.opened_at AS seconds FROM updates u JOIN rounds r ON r.round = u.round "
+            "ORDER BY u.device, u.round"
+        )
+        times: dict[str, tuple[float, ...]] = {}
+        for row in rows:
+            times = remember(times, row["device"], max(0.0, row["seconds"]))
+        return times
 
     def config(self) -> str:
         """The config that the run was begun with, as JSON."""
@@ -363,6 +395,11 @@ class Store:
         """The hash of every accepted update of a round, by device."""
         rows = self._db.execute("SELECT device, sha256 FROM updates WHERE round = ?", (round_number,))
         return {row["device"]: row["sha256"] for row in rows}
+
+    def acceptance_times(self, round_number: int) -> list[float]:
+        """When each update of a round was accepted."""
+        rows = self._db.execute("SELECT accepted_at FROM updates WHERE round = ? ORDER BY accepted_at", (round_number,))
+        return [row["accepted_at"] for row in rows]
 
     def samples(self, round_number: int) -> dict[str, int]:
         """The weight of every accepted update of a round, by device."""
@@ -425,6 +462,39 @@ class Store:
         return tuple(
             DeviceRecord(**{**dict(row), "online": bool(row["online"]), "phases": phases.get(row["id"], {})})
             for row in rows
+        )
+
+    def members(self) -> tuple[MemberRecord, ...]:
+        """Everybody who was heard of, in order of their names."""
+        refusals: dict[str, list[RefusalRecord]] = {}
+        for refusal in self.refusals():
+            refusals.setdefault(refusal.device, []).append(refusal)
+        rows = self._db.execute(
+            "SELECT n.device, COALESCE(d.online, 0) AS online, "
+            "  MAX(COALESCE(d.seen_at, 0), "
+            "      COALESCE((SELECT MAX(accepted_at) FROM updates u WHERE u.device = n.device), 0), "
+            "      COALESCE((SELECT MAX(at) FROM refusals f WHERE f.device = n.device), 0)) AS seen_at, "
+            "  (SELECT MAX(round) FROM updates u WHERE u.device = n.device) AS last_round, "
+            "  (SELECT COUNT(*) FROM updates u WHERE u.device = n.device) AS updates, "
+            "  (SELECT COALESCE(SUM(seconds), 0.0) FROM phases p WHERE p.device = n.device) AS seconds, "
+            "  (SELECT SUM(joules) FROM phases p WHERE p.device = n.device) AS joules, "
+            "  (SELECT COALESCE(SUM(bytes_down), 0) FROM reports r WHERE r.device = n.device) AS bytes_down, "
+            "  (SELECT COALESCE(SUM(bytes_up), 0) FROM reports r WHERE r.device = n.device) AS bytes_up, "
+            "  COALESCE((SELECT kind FROM reports r WHERE r.device = n.device ORDER BY round DESC LIMIT 1), 'none') "
+            "    AS energy_kind "
+            "FROM (SELECT device FROM devices UNION SELECT device FROM updates UNION SELECT device FROM refusals) n "
+            "LEFT JOIN devices d ON d.device = n.device ORDER BY n.device"
+        )
+        return tuple(
+            MemberRecord(
+                **{
+                    **dict(row),
+                    "online": bool(row["online"]),
+                    "seen_at": row["seen_at"] or None,
+                    "refusals": tuple(refusals.get(row["device"], ())),
+                }
+            )
+            for row in rows.fetchall()
         )
 
     def _phases(self) -> dict[str, dict[str, PhaseCost]]:

@@ -9,8 +9,8 @@ import numpy as np
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.prune import removed_count
-from sparsyedge.edge.tensors import State, count_nonzero, first_nonfinite
-from sparsyedge.edge.wire import FrameHeader, decode_frame
+from sparsyedge.edge.tensors import State
+from sparsyedge.edge.wire import FrameHeader, LazyFrame, decode_lazily
 
 __all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
 
@@ -34,29 +34,28 @@ def max_update_bytes(manifest: Manifest) -> int:
 
 def verify_update(
     frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str, base_state: State | None = None
-) -> State:
-    """The state in an update; raises FrameError where it is not one for this round or would harm the average.
+) -> LazyFrame:
+    """The update, without its zeros; raises FrameError where it is not one for this round or would harm the average.
 
     An update may come as a difference to model `base`, and then needs `base_state`.
     """
-    decoded = decode_frame(frame, manifest.shapes, base_state)
-    _check_header(decoded.header, run=run, round_number=round_number, base=base)
-    state = decoded.state
-    broken = first_nonfinite(state)
-    if broken is not None:
-        raise FrameError(f"{broken} holds NaN or infinity; the learning rate may be too high for this device's data")
+    update = decode_lazily(frame, manifest.shapes, base_state)
+    _check_header(update.header, run=run, round_number=round_number, base=base)
+    for name in update:
+        if not np.isfinite(update[name]).all():
+            raise FrameError(f"{name} holds NaN or infinity; the learning rate may be too high for this device's data")
     for norm in manifest.batch_norms:
-        if (state[norm.variance] < 0).any():
+        if (update[norm.variance] < 0).any():
             raise FrameError(f"{norm.variance} holds a negative variance")
-    _check_budget(state, manifest, base_state)
-    return state
+    _check_budget(update, manifest, base_state)
+    return update
 
 
-def _check_budget(state: State, manifest: Manifest, base_state: State | None) -> None:
+def _check_budget(update: LazyFrame, manifest: Manifest, base_state: State | None) -> None:
     if manifest.method.uplink == "delta" and base_state is not None:
-        what, found = "changed", sum(int(np.count_nonzero(state[n] != base_state[n])) for n in manifest.prunable)
+        what, found = "changed", sum(int(np.count_nonzero(update[n] != base_state[n])) for n in manifest.prunable)
     else:
-        what, found = "non-zero", count_nonzero(state, manifest.prunable)
+        what, found = "non-zero", sum(int(np.count_nonzero(update[name])) for name in manifest.prunable)
     allowed = nonzero_budget(manifest)
     if found > allowed:
         raise FrameError(f"update has {found} {what} weights, sparsity {manifest.method.sparsity} allows {allowed}")

@@ -34,6 +34,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """The same model as the run's codec says it to devices that hold the version before; empty where there is none."""
     residual: bytes = b""
     """What the codec has rounded away so far, packed: the next version has it added."""
+    optimizer: bytes = b""
+    """What the server optimizer remembers, packed."""
 
 
 class Versions:

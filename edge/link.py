@@ -21,23 +21,38 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, topic_matches_sub
+from paho.mqtt.client import (
+    MQTT_CLEAN_START_FIRST_ONLY,
+    Client,
+    ConnectFlags,
+    DisconnectFlags,
+    MQTTMessage,
+    topic_matches_sub,
+)
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.messages import CHUNK_BYTES, MIN_CHUNK_BYTES
 from sparsyedge.edge.tls import Tls, client_context, require_tls
 
 __all__ = ["Connected", "Link", "Received"]
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_S: Final = 30
+KEEPALIVE_S: Final = 25
+"""A broker gives up a silent client after one and a half times this; with the last will's delay that is 41 s."""
 RECONNECT_MIN_S: Final = 1
-RECONNECT_MAX_S: Final = 30
+RECONNECT_MAX_S: Final = 5
+"""With the jitter, nobody is later than 7 s when a broker comes back, however long it was away."""
 RECONNECT_JITTER_S: Final = 2.0
+WILL_DELAY_S: Final = 3
+"""A device that is back so soon was never gone; needs MQTT 5, as the next two do."""
+SESSION_EXPIRY_S: Final = 60
+MESSAGE_EXPIRY_S: Final = 600
+"""Whatever is not retained is asked for again long before."""
 CONNACK_TIMEOUT_S: Final = 5.0
 RETRY_OPEN_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 2.0
@@ -49,6 +64,9 @@ WINDOW_BYTES: Final = 2 * 1024 * 1024
 RECEIVE_MAXIMUM: Final = 4
 """What the broker may have under way to us: with chunks of 96 KiB a stalled device costs the broker little memory."""
 MAX_PACKET_BYTES: Final = 8 * 1024 * 1024
+LARGE_CHUNK_BYTES: Final = 256 * 1024
+PACKET_OVERHEAD_BYTES: Final = 1024
+"""Topic, properties and header of a packet take less."""
 INBOX_BYTES: Final = 64 * 1024 * 1024
 """Messages beyond this are dropped: all of them are retained or repeated, and a device's memory is not ours to fill."""
 
@@ -100,6 +118,23 @@ class Link:
         self._answered_early: set[int] = set()
         self._renewed: set[int] = set()
         self._last_arrival_s = 0.0
+        self._protocol = MQTTProtocolVersion.MQTTv311
+        self._packet_limit: int | None = None
+
+    @property
+    def _has_status(self) -> bool:
+        """Whether this is a device, whose last will says something about it."""
+        return self._will is not None and bool(self._will[1])
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How large a blob's chunks should be on this broker: what cloud brokers take, or more where it says so."""
+        if self._protocol != MQTTProtocolVersion.MQTTv5:
+            return CHUNK_BYTES
+        if self._packet_limit is None:
+            return LARGE_CHUNK_BYTES
+        largest = (self._packet_limit - PACKET_OVERHEAD_BYTES) // 1024 * 1024
+        return max(MIN_CHUNK_BYTES, min(LARGE_CHUNK_BYTES, largest))
 
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
@@ -134,10 +169,17 @@ class Link:
         """One attempt in one protocol; False where the broker refused or kept silent, OSError where there is none."""
         with self._changed:
             self._refusal, self._gone = None, False
+            self._protocol = protocol
         client = self._make_client(protocol)
         client.connect_timeout = timeout_s
         if protocol == MQTTProtocolVersion.MQTTv5:
-            client.connect(self.host, self.port, KEEPALIVE_S, clean_start=True, properties=_connect_properties())
+            client.connect(
+                self.host,
+                self.port,
+                KEEPALIVE_S,
+                clean_start=MQTT_CLEAN_START_FIRST_ONLY,
+                properties=_connect_properties(keep_session=self._has_status),
+            )
         else:
             client.connect(self.host, self.port, KEEPALIVE_S)
         client.on_pre_connect = self._on_pre_connect
@@ -152,7 +194,8 @@ class Link:
         return up
 
     def _make_client(self, protocol: MQTTProtocolVersion) -> Client:
-        # A clean session every time: what the broker would have kept for us is asked for again anyway.
+        # Clean sessions: what the broker would have kept for us is asked for again anyway. With MQTT 5 it may keep what
+        # comes during a short absence, which saves the asking.
         clean = None if protocol == MQTTProtocolVersion.MQTTv5 else True
         client = Client(CallbackAPIVersion.VERSION2, client_id=self.identity, protocol=protocol, clean_session=clean)
         if self._tls:
@@ -160,7 +203,9 @@ class Link:
         client.max_inflight_messages_set(WINDOW_MESSAGES)
         client.reconnect_delay_set(RECONNECT_MIN_S, RECONNECT_MAX_S)
         if self._will:
-            client.will_set(self._will[0], self._will[1], qos=1, retain=True)
+            delayed = protocol == MQTTProtocolVersion.MQTTv5 and self._has_status
+            properties = _will_properties() if delayed else None
+            client.will_set(self._will[0], self._will[1], qos=1, retain=True, properties=properties)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
@@ -188,7 +233,8 @@ class Link:
         """Disconnect and end the network thread, also where the broker no longer reads."""
         # The network thread does not end while messages wait to be acknowledged.
         client.drop_out_messages()
-        client.disconnect()
+        ends_session = self._protocol == MQTTProtocolVersion.MQTTv5 and self._has_status
+        client.disconnect(properties=_leave_properties() if ends_session else None)
         with self._changed:
             self._changed.wait_for(lambda: not self._up, CLOSE_TIMEOUT_S)
         _cut(client)
@@ -230,7 +276,14 @@ class Link:
                     f"the MQTT broker at {self.host}:{self.port} took no message for {timeout_s:g} s: {problem}; "
                     f"check the broker and the network"
                 )
-        info = client.publish(topic, payload, qos=1, retain=retain)
+        if self._packet_limit is not None and len(payload) + PACKET_OVERHEAD_BYTES > self._packet_limit:
+            raise LinkError(
+                f"a message of {len(payload)} bytes to {topic} is too large for the MQTT broker at "
+                f"{self.host}:{self.port}, which takes packets of {self._packet_limit}; raise its limit"
+            )
+        expires = not retain and self._protocol == MQTTProtocolVersion.MQTTv5
+        properties = _publish_properties() if expires else None
+        info = client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
             raise LinkError(f"the MQTT client has no room for a message to {topic}")
         with self._changed:
@@ -298,6 +351,7 @@ class Link:
             return
         with self._changed:
             self._up = self._opened = True
+            self._packet_limit = getattr(properties, "MaximumPacketSize", None)
             self._unanswered.clear()
             self._answered_early.clear()
             patterns = list(self._patterns)
@@ -385,10 +439,30 @@ def _find_protocol(client: Client, host: str, port: int, timeout_s: float) -> MQ
     return MQTTProtocolVersion.MQTTv5 if understood else MQTTProtocolVersion.MQTTv311
 
 
-def _connect_properties() -> Properties:
+def _connect_properties(*, keep_session: bool) -> Properties:
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.ReceiveMaximum = RECEIVE_MAXIMUM
     properties.MaximumPacketSize = MAX_PACKET_BYTES
+    # What is queued for a coordinator that is gone would be whole updates, so it has no session.
+    properties.SessionExpiryInterval = SESSION_EXPIRY_S if keep_session else 0
+    return properties
+
+
+def _leave_properties() -> Properties:
+    properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+    properties.SessionExpiryInterval = 0
+    return properties
+
+
+def _will_properties() -> Properties:
+    properties = Properties(PacketTypes.WILLMESSAGE)  # type: ignore[no-untyped-call]
+    properties.WillDelayInterval = WILL_DELAY_S
+    return properties
+
+
+def _publish_properties() -> Properties:
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    properties.MessageExpiryInterval = MESSAGE_EXPIRY_S
     return properties
 
 

@@ -19,6 +19,7 @@ from sparsyedge.edge.frame import Codec
 __all__ = [
     "CHUNK_BYTES",
     "MAX_BLOB_BYTES",
+    "MIN_CHUNK_BYTES",
     "Accepted",
     "Blob",
     "Delta",

@@ -8,11 +8,22 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FloatArray", "State", "count_nonzero", "count_regrown", "dense_bytes", "first_nonfinite", "model_id"]
+__all__ = [
+    "FloatArray",
+    "State",
+    "Tensors",
+    "count_nonzero",
+    "count_regrown",
+    "dense_bytes",
+    "first_nonfinite",
+    "model_id",
+]
 
 FloatArray = NDArray[np.float32]
 State = dict[str, FloatArray]
 """Weights before the power, biases, BatchNorm affine and running statistics, by parameter name."""
+Tensors = Mapping[str, FloatArray]
+"""A state to look at; it may make each tensor when it is asked for."""
 
 
 def model_id(state: Mapping[str, FloatArray]) -> str:

@@ -54,8 +54,10 @@ __all__ = [
     "Encoded",
     "Frame",
     "FrameHeader",
+    "LazyFrame",
     "codec_for",
     "decode_frame",
+    "decode_lazily",
     "encode_frame",
     "read_header",
 ]
@@ -144,11 +146,75 @@ def decode_frame(
 
     A frame that is a difference needs the model `header.base_id` as its base; a base that is not needed is ignored.
     """
+    opened = _open(frame, shapes, base)
+    header, held = opened.header, opened.held
+    state: State = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in header.tensors}
+    opened.fill({tensor.name: bits_of(state[tensor.name]) for tensor in header.tensors})
+    for tensor in header.tensors:
+        _expand(bits_of(state[tensor.name]), tensor, opened.masks[tensor.name], held.get(tensor.name), header.codec)
+    return Frame(header, state)
+
+
+def decode_lazily(
+    frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
+) -> LazyFrame:
+    """As decode_frame, and checked as thoroughly, but without taking memory for zeros; the base must stay as it is."""
+    opened = _open(frame, shapes, base)
+    words = {tensor.name: np.zeros(_kept(tensor), dtype=np.uint32) for tensor in opened.header.tensors}
+    opened.fill(words)
+    return LazyFrame(opened, words)
+
+
+class LazyFrame(Mapping[str, FloatArray]):
+    """A decoded frame that holds only what it keeps; a tensor becomes dense when it is asked for, each time anew.
+
+    For who looks at many updates, one tensor after the other: memory goes with the non-zeros and not with the model.
+    """
+
+    def __init__(self, opened: _Opened, words: dict[str, Bits]) -> None:
+        self.header = opened.header
+        self._opened = opened
+        self._words = words
+        self._tensors = {tensor.name: tensor for tensor in opened.header.tensors}
+
+    def __getitem__(self, name: str) -> FloatArray:
+        tensor, opened = self._tensors[name], self._opened
+        dense = np.zeros(tensor.shape, dtype=np.float32)
+        _tail(dense, _kept(tensor))[:] = self._words[name]
+        _expand(bits_of(dense), tensor, opened.masks[name], opened.held.get(name), self.header.codec)
+        return dense
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A frame that was checked; its values are still in their sections."""
+
+    header: FrameHeader
+    masks: dict[str, MaskBits | None]
+    held: dict[str, Bits]
+    weight_section: memoryview
+    other_section: memoryview
+
+    def fill(self, places: Mapping[str, Bits]) -> None:
+        """Put the words of every tensor at the end of its place."""
+        header = self.header
+        weights = [_last(places[weight.name], weight.kept) for weight in header.weights]
+        _fill(self.weight_section, weights, WORDS[header.codec])
+        _fill(self.other_section, [_last(places[other.name], other.size) for other in header.others], WORDS[LOSSLESS])
+
+
+def _open(frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None) -> _Opened:
     header = read_header(frame)
     check_tensors(header, shapes)
-    masks, weight_section, other_section = sections(frame, header)
+    mask_section, weight_section, other_section = sections(frame, header)
     held = _base_bits(header, base)
-    kept = [*_decode_masks(header.weights, masks, held), *[None] * len(header.others)]
+    kept = [*_decode_masks(header.weights, mask_section, held), *[None] * len(header.others)]
     used = (
         piece
         for tensor, mask in zip(header.tensors, kept, strict=True)
@@ -157,17 +223,20 @@ def decode_frame(
     )
     if _base_check(used) != header.base_check:
         raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base at hand is another model")
-    state: State = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in header.tensors}
-    _fill(weight_section, [_tail(state[weight.name], weight.kept) for weight in header.weights], WORDS[header.codec])
-    _fill(other_section, [_tail(state[other.name], other.size) for other in header.others], WORDS[LOSSLESS])
-    for tensor, mask in zip(header.tensors, kept, strict=True):
-        bits, near = bits_of(state[tensor.name]), held.get(tensor.name)
-        if isinstance(tensor, Weight):
-            coding = CODINGS[header.codec]
-            native.expand(bits, count=tensor.kept, mask=mask, base=near, coding=coding, scale=tensor.scale)
-        elif near is not None:
-            native.expand(bits, count=tensor.size, mask=None, base=near, coding=Coding.LOSSLESS)
-    return Frame(header, state)
+    masks = {tensor.name: mask for tensor, mask in zip(header.tensors, kept, strict=True)}
+    return _Opened(header, masks, held, weight_section, other_section)
+
+
+def _kept(tensor: Weight | Other) -> int:
+    return tensor.kept if isinstance(tensor, Weight) else tensor.size
+
+
+def _expand(bits: Bits, tensor: Weight | Other, mask: MaskBits | None, near: Bits | None, codec: Codec) -> None:
+    """Make the tensor of its words, in place."""
+    if isinstance(tensor, Weight):
+        native.expand(bits, count=tensor.kept, mask=mask, base=near, coding=CODINGS[codec], scale=tensor.scale)
+    elif near is not None:
+        native.expand(bits, count=tensor.size, mask=None, base=near, coding=Coding.LOSSLESS)
 
 
 # ---- the base --------------------------------------------------------------------------------------------------------
@@ -292,7 +361,11 @@ def _compress(groups: Sequence[NDArray[Any]]) -> bytes:
 
 def _tail(tensor: FloatArray, count: int) -> Bits:
     """The last entries of a tensor, where the words of what it keeps are put before it is expanded."""
-    return bits_of(tensor)[tensor.size - count :]
+    return _last(bits_of(tensor), count)
+
+
+def _last(bits: Bits, count: int) -> Bits:
+    return bits[bits.size - count :]
 
 
 def _fill(section: memoryview, tensors: Sequence[Bits], word: np.dtype[Any]) -> None:

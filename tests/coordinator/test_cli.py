@@ -89,3 +89,40 @@ def test_a_missing_run_is_named(command: str, tmp_path: Path) -> None:
 def test_a_missing_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no config file"):
         main(["run", str(tmp_path / "absent.toml")])
+
+
+def test_a_run_is_paused_and_goes_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pause", str(run_dir)]) == 0
+    with closing(Store.open(run_dir)) as store:
+        assert store.requests() == {"pause"}
+    assert main(["resume", str(run_dir)]) == 0
+    with closing(Store.open(run_dir)) as store:
+        assert store.requests() == frozenset()
+    assert "will open no round after the one that is open" in capsys.readouterr().out
+    with pytest.raises(RunError, match="is not paused"):
+        main(["resume", str(run_dir)])
+
+
+def test_a_run_that_is_over_cannot_be_paused(run_dir: Path) -> None:
+    with closing(Store.open(run_dir)) as store:
+        store.end_run("finished")
+    with pytest.raises(RunError, match="is finished already; there is nothing to pause"):
+        main(["pause", str(run_dir)])
+
+
+def test_devices_shows_everybody_with_what_was_refused(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["devices", str(run_dir)]) == 0
+    printed = capsys.readouterr().out
+    assert "d1" in printed
+    assert "5.0 J" in printed
+    assert "refused 3x in round 1 from d2: [red]late[/red]" in printed
+    assert main(["devices", str(run_dir), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["devices"]
+    assert (first["device"], first["last_round"], first["updates"], first["seconds"]) == ("d1", 1, 1, 2.0)
+    assert (first["bytes_down"], first["bytes_up"], first["joules"], first["refusals"]) == (300, 120, 5.0, [])
+    assert first["seen_at"] > 0
+    assert (second["device"], second["last_round"], second["joules"]) == ("d2", None, None)
+    assert second["refusals"][0]["count"] == 3

@@ -28,7 +28,7 @@ def read(folder: Path, more: str = "", *, base: str = MINIMAL) -> RunConfig:
 def test_minimal__valid(tmp_path: Path) -> None:
     config = read(tmp_path)
     assert (config.updates_needed, config.devices_needed) == (4, 4)
-    assert (config.batch_size, config.epochs, config.deadline_s, config.fleet) == (16, 1, 600.0, "default")
+    assert (config.batch_size, config.epochs, config.deadline_s, config.fleet) == (16, 1, None, "default")
     assert config.run_path == Path.home() / "runs/r1"
     assert config.data_path is None
 

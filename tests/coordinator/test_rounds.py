@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
+from fixtures.clockwork import FIRST, PLAN, SECOND, Run, offer_of
 
 from sparsyedge.coordinator.events import (
     Accept,
@@ -14,7 +14,6 @@ from sparsyedge.coordinator.events import (
     Command,
     DeviceOffline,
     DeviceOnline,
-    Event,
     ExtendRound,
     FailRun,
     FinishRun,
@@ -31,63 +30,8 @@ from sparsyedge.coordinator.events import (
     UploadComplete,
     VerifyUpdate,
 )
-from sparsyedge.coordinator.rounds import MAX_EXTENSIONS, UPLOAD_IDLE_S, advance, begin
-from sparsyedge.coordinator.stages import Failed, Finished, Open, Plan, Waiting
-
-PLAN = Plan(
-    run="r1",
-    rounds=2,
-    cohort_size=3,
-    min_updates=2,
-    min_devices=3,
-    deadline_s=100.0,
-    seed=7,
-    max_update_bytes=1000,
-    max_uploads=8,
-)
-FIRST, SECOND = "a" * 64, "b" * 64
-
-Kind = TypeVar("Kind")
-
-
-def offer_of(device: str, *, round_number: int = 1, update: str | None = None) -> OfferReceived:
-    return OfferReceived(
-        device=device, run="r1", round=round_number, base=FIRST, update=update or f"update-of-{device}", bytes=10
-    )
-
-
-class Run:
-    """A run under test: feeds events at a time that the test sets, and remembers all commands."""
-
-    def __init__(self, plan: Plan = PLAN) -> None:
-        self.state = begin(plan, FIRST)
-        self.now_s = 0.0
-        self.commands: list[Command] = []
-
-    def feed(self, *events: Event) -> list[Command]:
-        """Feed the events and return the commands of the last one."""
-        commands: tuple[Command, ...] = ()
-        for event in events:
-            self.state, commands = advance(self.state, event, self.now_s)
-            self.commands += commands
-        return list(commands)
-
-    def online(self, *devices: str) -> None:
-        for device in devices:
-            self.feed(DeviceOnline(device, "boot"))
-
-    def deliver(self, device: str, *, round_number: int = 1, base: str = FIRST) -> list[Command]:
-        """The whole way of a good update."""
-        offer = replace(offer_of(device, round_number=round_number), base=base)
-        return self.feed(offer, UploadComplete(device, offer.update), UpdateVerified(device, offer.update))
-
-    def all(self, kind: type[Kind]) -> list[Kind]:
-        return [command for command in self.commands if isinstance(command, kind)]
-
-    @property
-    def open(self) -> Open:
-        assert isinstance(self.state.stage, Open)
-        return self.state.stage
+from sparsyedge.coordinator.rounds import MAX_EXTENSIONS, UPLOAD_IDLE_S
+from sparsyedge.coordinator.stages import Failed, Finished, Open, Waiting
 
 
 @pytest.fixture
@@ -223,8 +167,8 @@ def test_an_invalid_update_is_refused_and_the_device_may_offer_another(run: Run)
     assert run.feed(offer_of("d1", update="repaired")) == [GrantUpload("d1", "repaired")]
 
 
-def test_uploads_in_flight_are_bounded() -> None:
-    run = Run(replace(PLAN, max_uploads=1))
+def test_uploads_in_flight_are_bounded_by_their_bytes() -> None:
+    run = Run(replace(PLAN, upload_bytes=19))
     run.online("d1", "d2", "d3")
     run.feed(offer_of("d1"))
     assert run.feed(offer_of("d2")) == []
@@ -233,8 +177,15 @@ def test_uploads_in_flight_are_bounded() -> None:
     assert run.feed(offer_of("d2")) == [GrantUpload("d2", "update-of-d2")]
 
 
+def test_an_update_that_is_larger_than_all_the_room_goes_alone() -> None:
+    run = Run(replace(PLAN, upload_bytes=5))
+    run.online("d1", "d2", "d3")
+    assert run.feed(offer_of("d1")) == [GrantUpload("d1", "update-of-d1")]
+    assert run.feed(offer_of("d2")) == []
+
+
 def test_an_upload_that_went_silent_gives_its_place_away() -> None:
-    run = Run(replace(PLAN, max_uploads=1, deadline_s=10 * UPLOAD_IDLE_S))
+    run = Run(replace(PLAN, upload_bytes=19, deadline_s=10 * UPLOAD_IDLE_S))
     run.online("d1", "d2", "d3")
     run.feed(offer_of("d1"))
     run.now_s = UPLOAD_IDLE_S - 1

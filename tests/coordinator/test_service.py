@@ -96,8 +96,8 @@ def test_nothing_but_the_last_task_is_left_on_the_broker(fleet: Fleet) -> None:
             device.deliver(task)
     run.result()
     model = TOPICS.chunk(tasks[0].model.sha256, 0)
-    # Four small files, one of three chunks, and the manifest; from round 2 on also the model.
-    assert [len(topics) for topics in kept] == [8, 9]
+    # Four small files, one of two chunks, and the manifest; from round 2 on also the model.
+    assert [len(topics) for topics in kept] == [7, 8]
     assert model in kept[1]
     assert retained_below(fleet.port, f"{TOPICS.root}/blob/#") == []
     assert retained_below(fleet.port, TOPICS.round) == [TOPICS.round]
@@ -204,3 +204,22 @@ def test_a_fault_of_the_evaluation_ends_the_run_for_the_devices_too(fleet: Fleet
     device.until(lambda: device.task is not None and device.task.state == "finished")
     with closing(fleet.store()) as store:
         assert (store.run().state, store.run().reason) == ("failed", "evaluation failed")
+
+
+def test_a_paused_run_opens_no_round_until_it_is_resumed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader, "TICK_S", 0.1)
+    run = fleet.start(rounds=2, cohort_size=1)
+    (device,) = fleet.join("d1")
+    task = device.until_round(1)
+    with closing(fleet.store()) as store:
+        store.request_pause()
+        until_s = time.monotonic() + PATIENCE_S
+        while store.run().state != "paused" and time.monotonic() < until_s:
+            time.sleep(0.05)
+        assert store.run().state == "paused"
+        device.deliver(task)
+        device.until(lambda: len(store.rounds()) == 1)
+        assert store.progress().open is None
+        store.request_resume()
+    device.deliver(device.until_round(2))
+    assert run.result().run.state == "finished"

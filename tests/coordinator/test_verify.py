@@ -14,7 +14,7 @@ from sparsyedge.coordinator.verify import max_update_bytes, nonzero_budget, veri
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.prune import prune_global
-from sparsyedge.edge.tensors import State, model_id
+from sparsyedge.edge.tensors import State, Tensors, model_id
 from sparsyedge.edge.wire import encode_frame
 
 BASE = "a" * 64
@@ -29,7 +29,7 @@ def frame_of(state: State, *, run: str = "r1", round_number: int = 3, base: str 
     return encode_frame(state, run=run, round_number=round_number, base_id=base, prunable=["fc.weight"]).frame
 
 
-def verify(frame: bytes, manifest: Manifest) -> State:
+def verify(frame: bytes, manifest: Manifest) -> Tensors:
     return verify_update(frame, manifest, run="r1", round_number=3, base=BASE)
 
 

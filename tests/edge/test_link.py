@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pytest
+from fixtures.broker import Broker
 
 from sparsyedge.benchmarks.broker import LocalBroker
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.edge import link as link_module
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.link import Connected, Link, Received
+from sparsyedge.edge.messages import CHUNK_BYTES
 
 WAIT_S = 60.0
 # Far above every limit that the tests set: a guard against hanging, not a measurement.
@@ -194,8 +196,9 @@ def test_publish_waits_for_the_broker_to_come_back(server: Startable, open_link:
 
 @both_brokers
 def test_last_will_is_sent_for_a_link_that_breaks_and_not_for_one_that_closes(
-    server: Startable, open_link: Callable[..., Link]
+    server: Startable, open_link: Callable[..., Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("random.uniform", lambda low, high: HANG_S)
     watcher = open_link(server.port, "watcher", "status/+")
     orderly = open_link(server.port, "orderly", will=("status/orderly", b"offline"))
     broken = open_link(server.port, "broken", will=("status/broken", b"offline"))
@@ -224,6 +227,53 @@ def test_broker_without_mqtt_5_is_opened_with_3_1_1(amqtt: LocalBroker, open_lin
     link = open_link(amqtt.port, "device", will=("status/device", b"offline"))
     assert link._client is not None
     assert link._client.protocol == MQTT_3_1_1
+
+
+def test_chunks_are_small_where_the_broker_does_not_say_what_it_takes(
+    amqtt: LocalBroker, open_link: Callable[..., Link]
+) -> None:
+    assert open_link(amqtt.port, "pi-01").chunk_bytes == CHUNK_BYTES
+
+
+@pytest.mark.mosquitto
+def test_chunks_are_larger_where_the_broker_allows(broker: Broker, open_link: Callable[..., Link]) -> None:
+    assert open_link(broker.port, "pi-01").chunk_bytes == 256 * 1024
+
+
+@pytest.mark.mosquitto
+def test_chunks_fit_the_packets_that_the_broker_takes(capped_broker: Broker, open_link: Callable[..., Link]) -> None:
+    receiver = open_link(capped_broker.port, "receiver", "t")
+    assert CHUNK_BYTES <= receiver.chunk_bytes < 131072
+    receiver.publish("t", bytes(receiver.chunk_bytes))
+    assert [len(message.payload) for message in take(receiver, 1)] == [receiver.chunk_bytes]
+    with pytest.raises(LinkError, match=r"is too large for the MQTT broker .* takes packets of 131072"):
+        receiver.publish("t", bytes(131072))
+
+
+@pytest.mark.mosquitto
+def test_device_that_is_back_at_once_was_never_gone(broker: Broker, open_link: Callable[..., Link]) -> None:
+    watcher = open_link(broker.port, "watcher", "status", "later")
+    device = open_link(broker.port, "device", will=("status", b"offline"))
+    assert device._client is not None
+    link_module._cut(device._client)
+    wait_for_connected(device)
+    time.sleep(link_module.WILL_DELAY_S + 2)
+    device.publish("later", b"still here")
+    assert [message.topic for message in take(watcher, 1)] == ["later"]
+
+
+@pytest.mark.mosquitto
+def test_what_is_sent_to_a_device_during_a_short_absence_awaits_it(
+    broker: Broker, open_link: Callable[..., Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = open_link(broker.port, "sender")
+    device = open_link(broker.port, "device", will=("status", b"offline"))
+    monkeypatch.setattr(link_module, "RECONNECT_JITTER_S", 3.0)
+    assert device._client is not None
+    link_module._cut(device._client)
+    wait_until(lambda: not device._up)
+    sender.publish("to/device", b"a grant")
+    assert [message.payload for message in take(device, 1)] == [b"a grant"]
 
 
 def test_unreachable_broker_is_a_sentence_within_the_time_limit(free_port: int) -> None:

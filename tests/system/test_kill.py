@@ -1,0 +1,71 @@
+"""Coordinator, broker and devices are killed at any moment, and the run ends in the same model."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fixtures.broker import mosquitto_binary
+from system.killing import ROLES, Kills, Machine, Outcome, Role, run_killing, run_undisturbed
+
+from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.cli import make_method
+from sparsyedge.export.models import ModelSpec
+
+ROUNDS = 6
+FEW = 3
+MANY = int(os.environ.get("SPARSYEDGE_KILLS", "50"))
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("export") / "artifacts"
+    spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
+    build_artifacts(spec, make_method("sparsyfed", sparsity=0.9, beta=1.25), directory, seed=0, check=lambda made: None)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def undisturbed(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    outcome = run_undisturbed(Machine(tmp_path_factory.mktemp("calm"), artifacts, mosquitto_binary(), rounds=ROUNDS))
+    assert len(outcome.models) == ROUNDS
+    return outcome
+
+
+def machines(artifacts: Path, folder: Path) -> Iterator[Machine]:
+    for index in itertools.count():
+        yield Machine(folder / str(index), artifacts, mosquitto_binary(), rounds=ROUNDS)
+
+
+def kill_until(role: Role, count: int, artifacts: Path, folder: Path, undisturbed: Outcome) -> Kills:
+    """Whole runs with kills, until there were enough of them; each run must come to the undisturbed one's outcome."""
+    kills = Kills()
+    for seed, machine in enumerate(machines(artifacts, folder)):
+        outcome = run_killing(machine, role, seed=seed, kills=kills)
+        assert outcome == undisturbed, machine.logs()
+        print(f"{role}: {kills} after {seed + 1} runs", flush=True)
+        if kills.of(role) >= count:
+            return kills
+    raise AssertionError("there are always more machines")
+
+
+@pytest.mark.mosquitto
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_run_whose_processes_are_killed_ends_in_the_same_model(
+    role: Role, artifacts: Path, tmp_path: Path, undisturbed: Outcome
+) -> None:
+    assert kill_until(role, FEW, artifacts, tmp_path, undisturbed).of(role) >= FEW
+
+
+@pytest.mark.slow
+@pytest.mark.mosquitto
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("role", ROLES)
+def test_fifty_kills_of_each_role_do_not_change_the_model(
+    role: Role, artifacts: Path, tmp_path: Path, undisturbed: Outcome
+) -> None:
+    assert kill_until(role, MANY, artifacts, tmp_path, undisturbed).of(role) >= MANY
