@@ -7,19 +7,16 @@ libraries for the other. `make test-arm` has both.
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-
-# The one table of layers, with its data and its oracle.
-layers: Any = importlib.import_module("native.test_sparse_conv")
+from fixtures import sparse_layers as layers
+from fixtures.sparse_layers import Case, Results
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLS = ("aarch64-linux-gnu-g++", "qemu-aarch64-static")
@@ -64,7 +61,7 @@ def run(command: list[str], path: Path | None = None) -> None:
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
-def program(case: Any, folder: Path) -> str:
+def program(case: Case, folder: Path) -> str:
     """What the table's own graph does, as lines for op_runner; the results go to one file each."""
     lines = []
     for name, array in layers.feeds(case).items():
@@ -77,13 +74,14 @@ def program(case: Any, folder: Path) -> str:
         f"op SparsePlan {attributes} index plan,order",
         "gather values theta order",
         "op SparseConv - x,values,plan y",
+        "op SparseConv pad_out=0 x,values,plan y_bare",
         "op SparseConvGradInput - dy,values,plan dx",
         "op SparseConvGradInput - dy,values,plan,residual dx_added",
     ]
     for encoding in ("plain", "masked"):
         lines.append(f"op SparseConvGradWeight - saved_{encoding},dy,plan gradient")
         lines.append(f"scatter dtheta_{encoding} gradient order")
-    lines += [f"write {name} {folder / name}.out" for name in layers.Results._fields]
+    lines += [f"write {name} {folder / name}.out" for name in Results._fields]
     return "\n".join(lines) + "\n"
 
 
@@ -105,13 +103,13 @@ def emulate(build: Path, folder: Path, cpu: str, isa: str = "") -> subprocess.Co
     )
 
 
-def results(case: Any, folder: Path) -> Any:
+def results(case: Case, folder: Path) -> Results:
     wanted = layers.expected(case)._asdict()
     arrays = {
         name: np.frombuffer((folder / f"{name}.out").read_bytes(), np.float32).reshape(array.shape)
         for name, array in wanted.items()
     }
-    return layers.Results(**arrays)
+    return Results(**arrays)
 
 
 @pytest.mark.parametrize(("cpu", "isa"), [*((cpu, "neon") for cpu in CPUS), ("cortex-a53", "scalar")])
