@@ -32,13 +32,13 @@ class FakeSession:
 
 
 def test_accuracy_and_loss_are_means_over_samples_not_over_batches() -> None:
-    y = np.array([0] * 450 + [1] * 150, dtype=np.int64)
-    samples = Samples(np.zeros((600, 1, 1, 1), dtype=np.float32), y)
+    y = np.array([0] * 90 + [1] * 30, dtype=np.int64)
+    samples = Samples(np.zeros((120, 1, 1, 1), dtype=np.float32), y)
     session = FakeSession()
     evaluation = Evaluator(cast("EvalSession", session), samples)({})
-    assert session.batches == [250, 250, 100]
+    assert session.batches == [50, 50, 20]
     assert evaluation.accuracy == 0.75
-    assert evaluation.loss == pytest.approx((250 * 250 * 2 + 100 * 100) / 600)
+    assert evaluation.loss == pytest.approx((50 * 50 * 2 + 20 * 20) / 120)
 
 
 def test_global_sparsity_counts_exact_zeros_of_prunable_weights() -> None:
