@@ -50,6 +50,7 @@ class SecuredFleet:
             fleet="lab",
             rounds=2,
             cohort_size=len(NAMES),
+            codec="lossless",
             min_updates=1,
             deadline_s=LIMIT_S,
             authority=str(authority.folder),
