@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -156,7 +157,7 @@ def test_a_whole_run_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_board_that_cannot_export_is_told_what_to_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sparsyedge.export.build", None)
+    monkeypatch.setitem(sys.modules, "sparsyedge.export.build", None)
     arguments = command._parser().parse_args(["--meter", "none"])
     with pytest.raises(ConfigError, match="copy DIR here and add `--artifacts DIR`"):
         command._artifacts(arguments, tmp_path)
