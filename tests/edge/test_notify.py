@@ -42,7 +42,10 @@ def test_the_watchdog_is_fed_twice_per_interval_however_often_it_is_called(tmp_p
         assert heard(server) == ["WATCHDOG=1"] * 3
 
 
-def test_without_a_service_manager_nothing_happens() -> None:
+def test_without_a_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(socket, "socket", lambda *arguments: opened.append(arguments))
     supervisor = Supervisor({})
     supervisor.ready()
     supervisor.alive()
+    assert opened == []
