@@ -27,15 +27,16 @@ HELD_SHARE = 0.9
 
 
 class HeldClock:
-    """Seconds that pass as everywhere, but stop short of a deadline until somebody lets it pass."""
+    """Seconds that pass as those of `clock`, but stop short of a deadline until somebody lets it pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._skipped_s = 0.0
         self._limit_s: float | None = None
         self._deadline_s = 0.0
 
     def __call__(self) -> float:
-        now_s = time.monotonic() + self._skipped_s
+        now_s = self._clock() + self._skipped_s
         return now_s if self._limit_s is None else min(now_s, self._limit_s)
 
     def hold(self, left_s: float) -> None:
@@ -48,12 +49,12 @@ class HeldClock:
         """Go on from where the clock stands."""
         now_s = self()
         self._limit_s = None
-        self._skipped_s = now_s - time.monotonic()
+        self._skipped_s = now_s - self._clock()
 
     def pass_deadline(self) -> None:
         """Let the deadline be a second ago."""
         self._limit_s = None
-        self._skipped_s = self._deadline_s + 1.0 - time.monotonic()
+        self._skipped_s = self._deadline_s + 1.0 - self._clock()
 
 
 class Hub:
