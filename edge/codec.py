@@ -35,6 +35,7 @@ __all__ = [
     "dropped_ranks",
     "expand",
     "gather",
+    "mask_entries",
     "mask_positions",
     "nonzero",
     "nonzero_mask",
@@ -53,7 +54,7 @@ Bytes = NDArray[np.uint8]
 MaskBits = NDArray[np.uint32]
 """A bit per entry of a tensor, set where it is kept."""
 
-VERSION = 2
+VERSION = 3
 """Of the library's functions; se_codec_version() must say the same."""
 
 TRUNCATED = -1
@@ -169,6 +170,14 @@ def mask_positions(mask: MaskBits, size: int, piece: int = 1 << 14) -> Iterator[
         yield positions[:count]
 
 
+def mask_entries(mask: MaskBits, bits: Bits, piece: int = 1 << 14) -> Iterator[Bits]:
+    """The entries of a tensor that its mask keeps, in the same way."""
+    assert mask.size == -(-bits.size // 32)
+    entries, following = np.empty(piece, dtype=np.uint32), ctypes.c_size_t(0)
+    while count := _call("se_mask_entries", mask, bits, bits.size, ctypes.byref(following), entries, piece):
+        yield entries[:count]
+
+
 def _empty_mask(size: int) -> MaskBits:
     return np.empty(-(-size // 32), dtype=np.uint32)
 
@@ -259,6 +268,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_nonzero_mask": (_ARRAY, _SIZE, _ARRAY),
     "se_drop": (_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY),
     "se_mask_positions": (_ARRAY, _SIZE, ctypes.POINTER(_SIZE), _ARRAY, _SIZE),
+    "se_mask_entries": (_ARRAY, _ARRAY, _SIZE, ctypes.POINTER(_SIZE), _ARRAY, _SIZE),
     "se_gather": (_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY),
     "se_split_planes": (_ARRAY, _SIZE, _SIZE, _ARRAY),
     "se_put_plane": (_ARRAY, _SIZE, _SIZE, _ARRAY),

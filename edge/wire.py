@@ -295,8 +295,7 @@ def _used_of(base: Bits, mask: MaskBits | None) -> Iterator[NDArray[np.uint32]]:
     # A weight that keeps nothing still builds upon its base.
     yield base[:0]
     yield from native.mask_positions(mask, base.size)
-    for positions in native.mask_positions(mask, base.size):
-        yield native.gather(base, positions)
+    yield from native.mask_entries(mask, base)
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------

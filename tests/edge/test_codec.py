@@ -200,11 +200,14 @@ def test_ranks_that_no_sender_gives_are_refused(ranks: list[int]) -> None:
 
 @patiently
 @given(position_sets, st.integers(1, 100))
-def test_positions_of_a_mask_come_in_pieces(case: tuple[int, Positions], piece: int) -> None:
+def test_what_a_mask_keeps_comes_in_pieces(case: tuple[int, Positions], piece: int) -> None:
     size, positions = case
-    pieces = [part.copy() for part in codec.mask_positions(mask_of(positions, size), size, piece)]
-    assert all(part.size == piece for part in pieces[:-1])
+    mask, bits = mask_of(positions, size), np.arange(7, size + 7, dtype=np.uint32)
+    pieces = [part.copy() for part in codec.mask_positions(mask, size, piece)]
+    entries = [part.copy() for part in codec.mask_entries(mask, bits, piece)]
+    assert all(part.size == piece for part in (*pieces[:-1], *entries[:-1]))
     np.testing.assert_array_equal(np.concatenate([*pieces, positions[:0]]), positions)
+    np.testing.assert_array_equal(np.concatenate([*entries, bits[:0]]), bits[positions])
 
 
 def test_position_outside_its_tensor_is_refused() -> None:
@@ -404,9 +407,12 @@ def test_missing_codec_is_reported_with_the_command_that_builds_it(monkeypatch: 
 
 
 def test_codec_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = codec.VERSION
     monkeypatch.setattr(codec, "VERSION", 999)
     codec._library.cache_clear()
-    with pytest.raises(ArtifactError, match="version 2 of the wire codec, this sparsyedge needs 999; run `make setup`"):
+    with pytest.raises(
+        ArtifactError, match=f"version {found} of the wire codec, this sparsyedge needs 999; run `make setup`"
+    ):
         codec.count_nonzero(floats(1))
 
 

@@ -180,6 +180,13 @@ void TryExpand(Random& random, const Exact<uint32_t>& mask, size_t size, const E
 
   const Exact<uint32_t> bits(size), base(size);
   for (size_t i = 0; i < size; ++i) base[i] = static_cast<uint32_t>(random.Next());
+  next = seen = 0;
+  while (const auto found = Call(se_mask_entries, mask.data(), base.data(), size, &next, piece.data(), piece.size())) {
+    for (int64_t i = 0; i < found; ++i) {
+      Require(piece[static_cast<size_t>(i)] == base[kept[seen++]], "a mask gives another entry");
+    }
+  }
+  Require(seen == kept.size(), "a mask gives fewer entries than it keeps");
   uint64_t count = kept.size();
   const bool altered = Claim(random, &count, size);
   if (size > 0) std::memset(bits.data(), 0, size * sizeof(uint32_t));

@@ -82,6 +82,10 @@ SE_CODEC_API int64_t se_drop(const uint32_t* base, size_t n, const uint32_t* ran
 // The positions of a mask from `*next` on, as many as there is room for; `*next` is where to go on. Returns their number.
 SE_CODEC_API int64_t se_mask_positions(const uint32_t* mask, size_t n, size_t* next, uint32_t* positions, size_t room);
 
+// The same of the entries of a tensor that its mask keeps.
+SE_CODEC_API int64_t se_mask_entries(const uint32_t* mask, const uint32_t* bits, size_t n, size_t* next,
+                                     uint32_t* entries, size_t room);
+
 // out[i] = bits[positions[i]]
 SE_CODEC_API int64_t se_gather(const uint32_t* bits, size_t n, const uint32_t* positions, size_t count, uint32_t* out);
 

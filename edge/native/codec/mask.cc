@@ -1,6 +1,7 @@
 // Which entries of a tensor are kept: scanning, Golomb-Rice coding of gaps, and subsets of a base's non-zeros.
 #include <cstring>
 
+#include "bits.h"
 #include "codec.h"
 
 namespace {
@@ -191,11 +192,33 @@ inline void ForEach(const uint32_t* mask, size_t n, Take take) {
   }
 }
 
+// Writes `what(i)` of the positions i of a mask from `*next` on, as many as there is room for.
+template <typename What>
+int64_t TakePieces(const uint32_t* mask, size_t n, size_t* next, uint32_t* out, size_t room, What what) {
+  size_t count = 0;
+  size_t start = *next / kLanes * kLanes;
+  uint32_t lanes = *next < n ? mask[start / kLanes] >> *next % kLanes << *next % kLanes : 0;
+  while (start < n) {
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const size_t i = start + static_cast<size_t>(__builtin_ctz(lanes));
+      if (count == room || i >= n) {
+        *next = i;
+        return static_cast<int64_t>(count);
+      }
+      out[count++] = what(i);
+    }
+    start += kLanes;
+    if (start < n) lanes = mask[start / kLanes];
+  }
+  *next = n;
+  return static_cast<int64_t>(count);
+}
+
 inline uint32_t BucketOf(uint32_t value) { return (value & 0x7FFFFFFFu) >> kBucketShift; }
 
 }  // namespace
 
-int64_t se_codec_version() { return 2; }
+int64_t se_codec_version() { return 3; }
 
 int64_t se_count_nonzero(const uint32_t* bits, size_t n, uint32_t significant) {
   if (n > UINT32_MAX) return kBadParameter;
@@ -331,7 +354,7 @@ int64_t se_nonzero_mask(const uint32_t* bits, size_t n, uint32_t* mask) {
       for (size_t j = i; j < n; ++j) lanes |= bits[j] != 0 ? kWeights.of[j - i] : 0;
     }
     mask[i / kLanes] = lanes;
-    count += __builtin_popcount(lanes);
+    count += CountBits(lanes);
   }
   return count;
 }
@@ -363,23 +386,12 @@ int64_t se_drop(const uint32_t* base, size_t n, const uint32_t* ranks, size_t ra
 }
 
 int64_t se_mask_positions(const uint32_t* mask, size_t n, size_t* next, uint32_t* positions, size_t room) {
-  size_t count = 0;
-  size_t start = *next / kLanes * kLanes;
-  uint32_t lanes = *next < n ? mask[start / kLanes] >> *next % kLanes << *next % kLanes : 0;
-  while (start < n) {
-    for (; lanes != 0; lanes &= lanes - 1) {
-      const size_t i = start + static_cast<size_t>(__builtin_ctz(lanes));
-      if (count == room || i >= n) {
-        *next = i;
-        return static_cast<int64_t>(count);
-      }
-      positions[count++] = static_cast<uint32_t>(i);
-    }
-    start += kLanes;
-    if (start < n) lanes = mask[start / kLanes];
-  }
-  *next = n;
-  return static_cast<int64_t>(count);
+  return TakePieces(mask, n, next, positions, room, [](size_t i) { return static_cast<uint32_t>(i); });
+}
+
+int64_t se_mask_entries(const uint32_t* mask, const uint32_t* bits, size_t n, size_t* next, uint32_t* entries,
+                        size_t room) {
+  return TakePieces(mask, n, next, entries, room, [&](size_t i) { return bits[i]; });
 }
 
 int64_t se_gather(const uint32_t* bits, size_t n, const uint32_t* positions, size_t count, uint32_t* out) {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "bits.h"
 #include "codec.h"
 
 namespace {
@@ -66,7 +67,7 @@ int64_t Expand(const uint32_t* mask, size_t n, size_t count, uint32_t* bits, Val
     return 0;
   }
   size_t kept = 0;
-  for (size_t i = 0; i < (n + 31) / 32; ++i) kept += static_cast<size_t>(__builtin_popcount(mask[i]));
+  for (size_t i = 0; i < (n + 31) / 32; ++i) kept += CountBits(mask[i]);
   if (kept != count || (n % 32 != 0 && mask[n / 32] >> n % 32 != 0)) return kBadParameter;
   const uint32_t* word = bits + (n - count);
   for (size_t start = 0; start < n; start += 32) {
