@@ -183,6 +183,24 @@ def check_model(path: Path, *, expected: float | None) -> None:
 
 
 @pytest.mark.mosquitto
+def test_int8_steps_with_error_feedback_travel_through_a_real_broker(
+    mosquitto: int, artifacts: Path, processes: Processes, tmp_path: Path
+) -> None:
+    config = write_configs(tmp_path, artifacts, mosquitto, rounds=4, codec='"int8"')
+    run_dir = tmp_path / "run"
+    coordinator = processes.start("coordinator", "coordinator", "run", str(config))
+    devices = [start_device(processes, index) for index in range(DEVICES)]
+    assert coordinator.wait(LIMIT_S) == 0, processes.log("coordinator")
+    assert [device.wait(LIMIT_S) for device in devices] == [0] * DEVICES
+    with opened(run_dir) as store:
+        summary, refusals = store.summary(), store.refusals()
+    # A frame names the hash of its base's entries: a device that held other bits than the coordinator would be refused.
+    assert [record.updates for record in summary.rounds] == [DEVICES] * 4
+    assert not refusals
+    check_model(run_dir / "model.onnx", expected=summary.rounds[-1].test_accuracy)
+
+
+@pytest.mark.mosquitto
 def test_a_run_that_is_asked_to_stop_ends_after_its_round_and_keeps_its_model(
     mosquitto: int, artifacts: Path, processes: Processes, tmp_path: Path
 ) -> None:
