@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -33,6 +34,19 @@ class Died(Exception):
 
 def die(*arguments: object, **keywords: object) -> None:
     raise Died
+
+
+def die_in_closing_the_only_round(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, where: type, death: Callable[..., None] = die
+) -> None:
+    """Start a run of one round and one device, whose coordinator dies in `where.close_round`."""
+    with monkeypatch.context() as patch:
+        patch.setattr(where, "close_round", death)
+        run = fleet.start(rounds=1, cohort_size=1)
+        (device,) = fleet.join("d1")
+        device.deliver(device.until_round(1))
+        with pytest.raises(Died):
+            run.result()
 
 
 def left_running(fleet: Fleet) -> None:
@@ -84,13 +98,7 @@ def test_the_next_round_starts_from_the_model_on_disk(fleet: Fleet) -> None:
 def test_a_round_that_had_all_its_updates_is_closed_after_the_restart(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(GlobalModel, "close_round", die)
-        run = fleet.start(rounds=1, cohort_size=1)
-        (device,) = fleet.join("d1")
-        device.deliver(device.until_round(1))
-        with pytest.raises(Died):
-            run.result()
+    die_in_closing_the_only_round(fleet, monkeypatch, GlobalModel)
     summary = fleet.start().result()
     assert summary.run.model_id == model_id(average([(10, answer("d1", 1, fleet.initial))]))
 
@@ -98,13 +106,7 @@ def test_a_round_that_had_all_its_updates_is_closed_after_the_restart(
 def test_a_round_whose_model_is_written_but_not_recorded_is_closed_once(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "close_round", die)
-        run = fleet.start(rounds=1, cohort_size=1)
-        (device,) = fleet.join("d1")
-        device.deliver(device.until_round(1))
-        with pytest.raises(Died):
-            run.result()
+    die_in_closing_the_only_round(fleet, monkeypatch, Store)
     summary = fleet.start().result()
     assert [record.updates for record in summary.rounds] == [1]
     assert summary.run.model_id == model_id(average([(10, answer("d1", 1, fleet.initial))]))
@@ -121,13 +123,7 @@ def test_a_run_whose_last_round_is_recorded_only_delivers_its_model(
         raise Died
 
     real = Store.close_round
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "close_round", record_and_die)
-        run = fleet.start(rounds=1, cohort_size=1)
-        (device,) = fleet.join("d1")
-        device.deliver(device.until_round(1))
-        with pytest.raises(Died):
-            run.result()
+    die_in_closing_the_only_round(fleet, monkeypatch, Store, record_and_die)
     summary = fleet.start().result()
     assert (summary.run.state, summary.run.model_id) == ("finished", recorded[0].model_id)
     assert (fleet.config.run_path / "model.onnx").is_file()

@@ -1,6 +1,5 @@
 """One shared object serves the training build of ONNX Runtime here and the stock build in a venv of its own."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,6 @@ from sparsyedge.edge.native import library_path
 FloatArray = npt.NDArray[np.float32]
 RunOp = Callable[..., FloatArray]
 OpModel = Callable[[str, list[Any]], bytes]
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def some_inputs() -> dict[str, tuple[str, list[FloatArray]]]:
@@ -40,17 +37,6 @@ def some_inputs() -> dict[str, tuple[str, list[FloatArray]]]:
         cases[f"power_prop_grad_{beta}"] = ("PowerPropGrad", [gradient, w, exponent, decay])
         cases[f"power_prop_step_{beta}"] = ("PowerPropStep", [w, gradient, exponent, decay, decay])
     return cases
-
-
-@pytest.fixture(scope="module")
-def stock_python() -> Path:
-    python = Path(os.environ.get("SPARSYEDGE_STOCK_PYTHON", REPOSITORY / ".venv-stock/bin/python"))
-    if not python.is_file():
-        message = f"no interpreter with the stock onnxruntime at {python}; run `make setup` to create it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return python
 
 
 @pytest.fixture(scope="module")

@@ -26,17 +26,6 @@ FORBIDDEN = ("torch", "onnxruntime.training")
 
 
 @pytest.fixture(scope="module")
-def stock_python() -> Path:
-    python = Path(os.environ.get("SPARSYEDGE_STOCK_PYTHON", REPOSITORY / ".venv-stock/bin/python"))
-    if not python.is_file():
-        message = f"no interpreter with the stock onnxruntime at {python}; run `make setup` to create it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return python
-
-
-@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as a wheel would lay it out."""
     site = tmp_path_factory.mktemp("site")
