@@ -142,6 +142,13 @@ def test_the_plan_is_a_permutation_of_the_values(run_node: RunNode) -> None:
         assert sorted(order.tolist()) == list(range(len(index)))
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_plan_of_a_layer_that_is_not_pruned_is_small(run_node: RunNode, stride: int) -> None:
+    case = Case(64, 64, 3, stride, 16, 16, density=1.0)
+    plan, order = run_node("SparsePlan", [tensors(case).kept], outputs=2, **case.attributes)
+    assert plan.size < order.size / 2
+
+
 def test_a_nan_weight_reaches_the_outputs_that_use_it_and_no_other(run_node: RunNode) -> None:
     case = Case(4, 3, 3, 1, 8, 8, 0.5)
     data = tensors(case)

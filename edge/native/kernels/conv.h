@@ -28,8 +28,18 @@ inline constexpr int kSinglesAtOnce = 2;  // runs of length 1 that the gradient 
 // runs of 3, of 2 and of 1. An offset is that of the run's first tap from the tile's origin, in floats.
 struct Visit {
   int32_t row;
-  int32_t first;               // 1 on the row's first visit, which does not read the destination
+  int16_t first;               // 1 on the row's first visit, which does not read the destination
+  int16_t repeats;             // 1 where the next visit has the same offsets: they are stored once
   int32_t run_count[kMaxRun];  // of runs of length 1, 2, 3
+};
+
+inline int32_t ValueCount(const Visit& v) { return v.run_count[0] + 2 * v.run_count[1] + 3 * v.run_count[2]; }
+
+// Where the values of a visit come from, in a gradient's pass: its i-th is theta[base + places[place_begin + i]].
+struct GatherStart {
+  int32_t value_begin;  // index of its first value in the pass
+  int32_t place_begin;  // visits whose places differ by a constant share them
+  int32_t base;
 };
 
 // The visits of one block of source channels, for one part of the rows.
@@ -53,7 +63,7 @@ struct PassShape {
   int32_t block, blocks;  // source channels per block, and how many blocks
   int32_t row_parts;      // rows are split for threads when a plane has few tiles
   int32_t live;           // values in the lists; taps that only ever meet the halo are left out
-  int32_t run_total, visit_total;
+  int32_t run_total, visit_total, place_total;
 };
 
 inline int CellsPerRow(const PassShape& s) { return (s.positions_w + s.tile_w - 1) / s.tile_w; }
@@ -63,8 +73,9 @@ struct Pass {
   PassShape shape;
   const BlockVisits* blocks;  // (row_parts, blocks)
   const Visit* visits;
-  const int32_t* offsets;  // and kSinglesAtOnce - 1 more that may be read
-  const int32_t* gather;   // position of each value in the layer's theta; null when they are in order
+  const int32_t* offsets;     // and kSinglesAtOnce - 1 more that may be read
+  const GatherStart* gather;  // per visit; null in the forward pass, whose values are in the order of the layer's theta
+  const int32_t* places;
 };
 
 // The part of a pass that one call works on.

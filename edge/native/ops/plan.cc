@@ -56,7 +56,10 @@ std::vector<kernels::Pass> ReadPasses(const Tensor<const int32_t>& plan) {
     pass.blocks = cursor.Take<kernels::BlockVisits>(static_cast<size_t>(s.row_parts) * s.blocks);
     pass.visits = cursor.Take<kernels::Visit>(s.visit_total);
     pass.offsets = cursor.Take<int32_t>(s.run_total + kernels::kSinglesAtOnce - 1);
-    pass.gather = i == 0 ? nullptr : cursor.Take<int32_t>(s.live);
+    if (i > 0) {
+      pass.gather = cursor.Take<kernels::GatherStart>(s.visit_total);
+      pass.places = cursor.Take<int32_t>(s.place_total);
+    }
     passes.push_back(pass);
   }
   return passes;

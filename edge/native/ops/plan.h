@@ -7,7 +7,7 @@
 namespace sparsyedge {
 
 inline constexpr int32_t kPlanMagic = 0x4e4c5053;  // "SPLN"
-inline constexpr int32_t kPlanVersion = 1;
+inline constexpr int32_t kPlanVersion = 2;
 
 // The first int32 values of a plan.
 struct PlanHeader {

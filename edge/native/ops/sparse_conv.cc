@@ -217,10 +217,18 @@ struct SparseConvGradInput {
 
   // The lists of a gradient's pass are in the order of the input channels.
   static void Gather(const Context& context, const Pass& pass, const float* theta, float* values) {
-    context.ParallelFor(Blocks(static_cast<size_t>(pass.shape.live)),
-                        [theta, values, gather = pass.gather](Block block) noexcept {
-                          for (size_t i = block.begin; i < block.end; ++i) values[i] = theta[gather[i]];
-                        });
+    constexpr size_t kTasks = 16;
+    const auto visits = static_cast<size_t>(pass.shape.visit_total);
+    const size_t per_task = (visits + kTasks - 1) / kTasks;
+    context.ParallelTasks(kTasks, [&](size_t task) noexcept {
+      for (size_t v = task * per_task; v < std::min(visits, (task + 1) * per_task); ++v) {
+        const kernels::GatherStart& start = pass.gather[v];
+        const float* from = theta + start.base;
+        const int32_t* places = pass.places + start.place_begin;
+        float* to = values + start.value_begin;
+        for (int32_t i = 0, count = kernels::ValueCount(pass.visits[v]); i < count; ++i) to[i] = from[places[i]];
+      }
+    });
   }
 };
 

@@ -6,11 +6,12 @@
 #include "../kernels/dispatch.h"
 #include "lanes.h"
 #include "plan.h"
+#include "plan_lists.h"
 
 namespace sparsyedge {
 namespace {
 
-using kernels::BlockVisits;
+using kernels::GatherStart;
 using kernels::PassShape;
 using kernels::Visit;
 
@@ -123,123 +124,6 @@ void ChooseBlock(PassShape& s, size_t values) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Lists
-
-// A non-zero as a pass sees it: taps are counted from the first one that is live.
-struct Entry {
-  int row, channel, tap_h, tap_w;
-  int value;  // its position in the values that the caller knows
-};
-
-struct Lists {
-  std::vector<BlockVisits> blocks;
-  std::vector<Visit> visits;
-  std::vector<int32_t> offsets;
-  std::vector<int32_t> values;  // Entry::value in list order
-};
-
-// A visit with the parts of the lists that belong to it.
-struct RowVisit {
-  Visit visit;
-  std::vector<int32_t> offsets;
-  std::vector<int32_t> values;
-};
-
-// The visit of one row in one block. Entries are sorted by channel and tap.
-RowVisit MakeVisit(const PassShape& s, const Entry* begin, const Entry* end, bool first_of_row, int row) {
-  // Neighbours in a run are `step` columns apart, so that one's source vector is the other's next.
-  const auto follows = [&s](const Entry& a, const Entry& b) {
-    return a.channel == b.channel && a.tap_h == b.tap_h && a.tap_w + s.step == b.tap_w;
-  };
-  std::vector<std::vector<const Entry*>> runs;
-  std::vector<char> taken(end - begin);
-  for (const Entry* first = begin; first != end; ++first) {
-    if (taken[first - begin]) continue;
-    std::vector<const Entry*> run{first};
-    for (const Entry* next = first + 1; next != end && run.size() < kernels::kMaxRun; ++next) {
-      if (next->channel != first->channel || next->tap_h != first->tap_h) break;
-      if (follows(*run.back(), *next)) run.push_back(next);
-    }
-    for (const Entry* entry : run) taken[entry - begin] = 1;
-    runs.push_back(run);
-  }
-  std::stable_sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
-
-  RowVisit result{Visit{row, first_of_row, {}}, {}, {}};
-  for (const auto& run : runs) {
-    const Entry& first = *run.front();
-    result.offsets.push_back((first.channel * s.src_plane + first.tap_h * s.src_pitch + first.tap_w) *
-                             kernels::kFloatsPerPosition);
-    for (const Entry* entry : run) result.values.push_back(entry->value);
-    ++result.visit.run_count[run.size() - 1];
-  }
-  return result;
-}
-
-// Small planes: rows with the same numbers of runs come one after the other, which spares the processor wrong guesses
-// about when a list ends (5 % on planes of 8x8). On larger planes it guesses the next row's address instead, as long as
-// rows are in order. A row's first visit stays before its others.
-void OrderVisits(const PassShape& s, std::vector<RowVisit>& visits) {
-  constexpr int kSmallPlane = 64;
-  if (s.positions_h * s.positions_w > kSmallPlane) return;
-  const auto key = [](const RowVisit& v) {
-    return std::tuple(!v.visit.first, v.visit.run_count[2], v.visit.run_count[1], v.visit.run_count[0]);
-  };
-  std::stable_sort(visits.begin(), visits.end(),
-                   [&key](const RowVisit& a, const RowVisit& b) { return key(a) < key(b); });
-}
-
-void AppendBlock(const std::vector<RowVisit>& visits, Lists& lists) {
-  const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
-  const auto append = [](auto& list, const auto& part) { list.insert(list.end(), part.begin(), part.end()); };
-  BlockVisits block{size(lists.visits), 0, size(lists.offsets), size(lists.values)};
-  for (const RowVisit& row : visits) {
-    lists.visits.push_back(row.visit);
-    append(lists.offsets, row.offsets);
-    append(lists.values, row.values);
-  }
-  block.visit_end = size(lists.visits);
-  lists.blocks.push_back(block);
-}
-
-Lists BuildLists(PassShape& s, std::vector<Entry> entries) {
-  const int rows_per_part = (s.rows + s.row_parts - 1) / s.row_parts;
-  std::sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
-    return std::tuple(a.row / rows_per_part, a.channel / s.block, a.row, a.channel, a.tap_h, a.tap_w) <
-           std::tuple(b.row / rows_per_part, b.channel / s.block, b.row, b.channel, b.tap_h, b.tap_w);
-  });
-
-  Lists lists;
-  std::vector<char> visited(s.rows);
-  const Entry* at = entries.data();
-  const Entry* const entries_end = at + entries.size();
-  for (int part = 0; part < s.row_parts; ++part) {
-    const int row_end = std::min(s.rows, (part + 1) * rows_per_part);
-    for (int block = 0; block < s.blocks; ++block) {
-      std::vector<RowVisit> visits;
-      for (int row = part * rows_per_part; row < row_end; ++row) {
-        const Entry* begin = at;
-        while (at != entries_end && at->row == row && at->channel / s.block == block) ++at;
-        // A row's last chance to be written is the last block, even if nothing is added to it.
-        if (begin == at && (visited[row] || block + 1 < s.blocks)) continue;
-        do {
-          const Entry* end = std::min(at, begin + kernels::kMaxVisit);
-          visits.push_back(MakeVisit(s, begin, end, !visited[row], row));
-          visited[row] = 1;
-          begin = end;
-        } while (begin != at);
-      }
-      OrderVisits(s, visits);
-      AppendBlock(visits, lists);
-    }
-  }
-  s.live = static_cast<int32_t>(lists.values.size());
-  s.run_total = static_cast<int32_t>(lists.offsets.size());
-  s.visit_total = static_cast<int32_t>(lists.visits.size());
-  return lists;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Passes
 
 // A non-zero of the dense weight tensor.
@@ -274,7 +158,7 @@ Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, const std:
   ChooseTile(s, kernels::Kernels().conv.tile_positions);
   ChooseRowParts(s);
   ChooseBlock(s, entries.size());
-  return BuildLists(s, std::move(entries));
+  return BuildLists(s, entries);
 }
 
 class PlanBuilder {
@@ -352,9 +236,28 @@ class PlanBuilder {
     s.dst_plane = (g_.in_h + 2 * g_.pad_in) * s.dst_pitch;
     Lists lists = BuildPass(s, h, w, g_.pad_out, weights_,
                             [](const Weight& weight) { return Entry{weight.ic, weight.oc, 0, 0, 0}; });
-    for (int32_t& value : lists.values) value = place_[value];
+    std::vector<int32_t> places;
+    const std::vector<GatherStart> gather = GatherOf(lists, places);
+    s.place_total = static_cast<int32_t>(places.size());
     Append(s, lists);
-    AppendArray(lists.values);
+    AppendArray(gather);
+    AppendArray(places);
+  }
+
+  // For each visit, where its values are in the layer's, counted from the first of them.
+  std::vector<GatherStart> GatherOf(const Lists& lists, std::vector<int32_t>& places) const {
+    SharedLists shared(places);
+    std::vector<GatherStart> gather;
+    int32_t value = 0;
+    for (const Visit& visit : lists.visits) {
+      const int32_t count = kernels::ValueCount(visit);
+      const int32_t base = count == 0 ? 0 : place_[lists.values[value]];
+      std::vector<int32_t> list(count);
+      for (int32_t i = 0; i < count; ++i) list[i] = place_[lists.values[value + i]] - base;
+      gather.push_back({value, shared.Put(list), base});
+      value += count;
+    }
+    return gather;
   }
 
   void Append(const PassShape& shape, const Lists& lists) {
