@@ -12,6 +12,7 @@ from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig
+from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.wire import DEFAULT_CODEC, Codec
 
 __all__ = [
@@ -55,6 +56,8 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
     """Of the Latent Dirichlet Allocation: small gives every device few classes, large gives all the same mix."""
     partition_seed: Seed = 1337
     meter: str = "auto"
+    runtime: Runtime | None = None
+    """What devices train by: onnxruntime-training's API, or as any onnxruntime can; what is installed if left out."""
     norm_guard: bool = False
     """Whether updates far beyond their peers are refused, as from real devices; what diverges is then not seen."""
     export: ExportConfig | None = None

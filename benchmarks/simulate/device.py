@@ -15,6 +15,7 @@ from sparsyedge.edge.courier import Courier, Member
 from sparsyedge.edge.energy import EnergyMeter, open_meter
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.outbox import Outbox
+from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["BOOT_ID", "SOFTWARE", "Backend", "DeviceRoom", "Setup"]
@@ -34,6 +35,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     shares_dir: str
     threads: int
     meter: str
+    runtime: Runtime | None = None
     backend: Backend = "ort"
 
 
@@ -72,7 +74,7 @@ class DeviceRoom:
 
 def _workbench(setup: Setup) -> Workbench:
     if setup.backend == "ort":
-        return Workbench(threads=setup.threads)
+        return Workbench(threads=setup.threads, runtime=setup.runtime)
     # Imported on use: torch takes seconds, and a simulation on the devices' runtime can do without it.
     from sparsyedge.benchmarks.simulate.torch_session import TorchWorkbench
 

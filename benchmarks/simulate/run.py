@@ -30,6 +30,7 @@ from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.data import check_classes, load
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.methods import Method
 from sparsyedge.edge.storage import sha256_file
 
 __all__ = ["LinkKind", "simulate"]
@@ -65,6 +66,7 @@ def simulate(
     if (finished := _finished(config)) is not None:
         return finished
     artifacts = ensure_artifacts(config)
+    _check_runtime(simulation, artifacts.manifest.method)
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)
@@ -84,6 +86,7 @@ def simulate(
             shares_dir=scratch,
             threads=config.threads,
             meter=simulation.meter,
+            runtime=simulation.runtime,
             backend=backend,
         )
         _install(artifacts, config.run_path / "devices", tuple(samples))
@@ -119,6 +122,14 @@ def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -
         )
     deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
     return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
+
+
+def _check_runtime(simulation: SimulationConfig, method: Method) -> None:
+    if simulation.runtime == "stock" and not method.plain_graph:
+        raise ConfigError(
+            f"key `simulation.runtime` has value 'stock': method {method.name} needs more than our ops; "
+            f"allowed is 'training'"
+        )
 
 
 def _finished(config: RunConfig) -> RunSummary | None:

@@ -24,6 +24,7 @@ from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Method
 from sparsyedge.edge.errors import ConfigError, DataError, RunError
+from sparsyedge.edge.methods import MethodConfig
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec
 
@@ -81,6 +82,28 @@ def test_links_and_numbers_of_workers_end_in_the_same_model(make_config: MakeCon
 def test_another_seed_ends_in_another_model(make_config: MakeConfig) -> None:
     models = {simulate(make_config(f"seed{seed}", seed=seed, rounds=1)).run.model_id for seed in (1, 2)}
     assert len(models) == 2
+
+
+def test_devices_without_the_training_api_end_in_nearly_the_same_model(make_config: MakeConfig) -> None:
+    by_api = simulate(make_config("training", rounds=1))
+    stock = SimulationConfig(devices=DEVICES, alpha=0.5, meter="none", runtime="stock")
+    by_ops = simulate(make_config("stock", rounds=1, simulation=stock))
+    # Sums are taken in another order, so bits tell the two apart; what was learned does not.
+    assert by_api.run.model_id != by_ops.run.model_id
+    losses = [summary.rounds[0].test_loss for summary in (by_api, by_ops)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+def test_stock_devices_are_refused_for_a_method_that_needs_the_training_api(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config(
+        artifacts=str(tmp_path / "spectral"),
+        method=MethodConfig(name="spectral"),
+        simulation=SimulationConfig(devices=DEVICES, runtime="stock", export=ExportConfig(width=4)),
+    )
+    with pytest.raises(ConfigError, match=r"key `simulation\.runtime` has value 'stock': method spectral"):
+        simulate(config)
 
 
 def test_round_closes_without_the_devices_that_dropped_out(make_config: MakeConfig) -> None:
