@@ -334,8 +334,8 @@ class Agent:
             sparsity = method.sparsity_of(self._device, task.round) if method.sparsities else task.sparsity
             full = session.state()
             state = finish_update(method, full, prunable=manifest.prunable, sparsity=sparsity, start=start)
-        # A sparse session trains the non-zeros alone.
-        regrown = 0 if session.kind == "sparse" else self._count_regrown(full, task, manifest)
+        # Where zeros stay zero there is nothing to count, and the model need not be read again.
+        regrown = 0 if session.kind == "sparse" and method.keeps_zeros else self._count_regrown(full, task, manifest)
         del full
         bad = first_nonfinite(state)
         if bad is not None:

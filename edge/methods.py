@@ -79,6 +79,11 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.zero_grad_at_zero and self.reparametrisation == "none"
 
     @property
+    def keeps_zeros(self) -> bool:
+        """Whether local training leaves every weight at zero that it found there."""
+        return self.zero_grad_at_zero and self.mask != "evolving"
+
+    @property
     def sparse_graph(self) -> bool:
         """Whether a step can be computed from the non-zero weights alone, by the ops that we have."""
         return self.zero_grad_at_zero and self.plain_graph

@@ -16,6 +16,7 @@ __all__ = ["MODELS", "ModelSpec", "build_model", "prunable_names"]
 
 # A normal distribution cut at two standard deviations has 0.8796 of its standard deviation left.
 TRUNCATED_STD = 0.87962566103423978
+CALM_EPSILON = 1e-2
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,23 @@ class StandardResNet18(ResNet18):
         )
 
 
+class CalmResNet18(CifarResNet18):
+    """With a larger epsilon in BatchNorm, which then magnifies gradients behind an empty filter by 10, not by 316.
+
+    Methods whose zeros have gradients need that at high sparsities (docs/reproduction.md).
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = CALM_EPSILON
+
+
 MODELS: Mapping[str, Callable[[ModelSpec], nn.Module]] = {
     "resnet18": CifarResNet18,
     "resnet18-7x7": StandardResNet18,
+    "resnet18-calm": CalmResNet18,
 }
 
 

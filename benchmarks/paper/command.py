@@ -58,6 +58,8 @@ def _scale(arguments: argparse.Namespace) -> Scale:
         changes["rounds"] = dict.fromkeys(scale.rounds, arguments.rounds)
     if arguments.width is not None:
         changes["width"] = arguments.width
+    if arguments.model is not None:
+        changes["images"] = arguments.model
     if arguments.learning_rate is not None:
         changes["learning_rate"] = arguments.learning_rate
     return dataclasses.replace(scale, **changes)
@@ -114,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, choices=range(1, len(SEEDS) + 1), help="how many (default: the scale's)")
     parser.add_argument("--rounds", type=positive, help="another number than the scale's")
     parser.add_argument("--width", type=positive, help="channels of the first stage (default: the scale's)")
+    parser.add_argument("--model", metavar="NAME", help="of images (default: the scale's)")
     parser.add_argument("--learning-rate", type=_rate, help="in the first round (default: the scale's)")
     parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--data-dir", help="where data sets are (default: $SPARSYEDGE_DATA, then the user's cache)")

@@ -37,6 +37,7 @@ class Row:
         for seed in seeds:
             yield Setting(
                 dataset=self.dataset,
+                model=scale.model(self.dataset),
                 method=self.method,
                 alpha=self.alpha,
                 devices=self.devices,

@@ -76,7 +76,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> RunConfig:
     """The run of a setting, in a folder of its own; artifacts are shared between runs that start from the same ones."""
     run_dir = directory / setting.key
-    start = msgspec.json.encode((setting.dataset, setting.method, setting.width, setting.seed))
+    start = msgspec.json.encode((setting.dataset, setting.model, setting.method, setting.width, setting.seed))
     return RunConfig(
         name=setting.key[:63],
         artifacts=str(directory / "artifacts" / hashlib.sha256(start).hexdigest()[:16]),
@@ -96,7 +96,7 @@ def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> Ru
             alpha=setting.alpha,
             # At small widths our own ops are twice as fast as the training API, even on all weights.
             runtime="stock" if method_of(setting.method).plain_graph else None,
-            export=ExportConfig(width=setting.width, seed=setting.seed),
+            export=ExportConfig(model=setting.model, width=setting.width, seed=setting.seed),
         ),
     )
 

@@ -19,6 +19,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Everything that the result of a run depends on."""
 
     dataset: str
+    model: str | None
+    """The one that suits the data set where it is None."""
     method: MethodConfig
     alpha: float
     devices: int
@@ -45,6 +47,8 @@ class Scale:
     """What an experiment's size is, where it does not say otherwise itself."""
 
     width: int
+    images: str
+    """The model of data sets of images."""
     rounds: dict[str, int]
     """By data set."""
     learning_rate: float
@@ -52,12 +56,17 @@ class Scale:
     eval_every: int
     seeds: int
 
+    def model(self, dataset: str) -> str | None:
+        """What a data set is trained with; None for the one that suits it: sound needs another than images."""
+        return None if dataset.startswith("speech_commands") else self.images
+
 
 SCALES = {
-    # 2 cores: two to four minutes per run. The rate is one at which every method trains; docs/reproduction.md.
+    # 2 cores: two to four minutes per run. Model and rate are such that every method trains; docs/reproduction.md.
     "small": Scale(
         width=8,
-        rounds={"cifar10": 20, "cifar100": 20, "speech_commands": 20, "digits": 5},
+        images="resnet18-calm",
+        rounds={"cifar10": 30, "cifar100": 30, "speech_commands": 20, "digits": 5},
         learning_rate=0.1,
         last_learning_rate=0.01,
         eval_every=5,
@@ -65,6 +74,7 @@ SCALES = {
     ),
     "full": Scale(
         width=64,
+        images="resnet18",
         rounds={"cifar10": 700, "cifar100": 700, "speech_commands": 500, "digits": 20},
         learning_rate=0.5,
         last_learning_rate=0.01,

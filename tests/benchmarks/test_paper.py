@@ -22,6 +22,7 @@ from sparsyedge.edge.methods import MethodConfig, method_of
 
 TINY = Setting(
     dataset="digits",
+    model="resnet18-calm",
     method=MethodConfig(name="topk", sparsity=0.9),
     alpha=0.5,
     devices=40,

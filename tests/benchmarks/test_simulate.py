@@ -94,6 +94,20 @@ def test_devices_without_the_training_api_end_in_nearly_the_same_model(make_conf
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
 
 
+def test_weights_that_grow_back_on_stock_devices_are_counted(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(
+        artifacts=str(tmp_path / "topk"),
+        method=MethodConfig(name="topk", sparsity=0.9),
+        simulation=SimulationConfig(devices=DEVICES, meter="none", runtime="stock", export=ExportConfig(width=4)),
+    )
+    simulate(config)
+    with closing(Store.open(config.run_path)) as store:
+        regrown = {number: figures.get("regrown_devices", 0.0) for number, figures in store.metrics().items()}
+    # Round 1 starts from dense weights, which have nothing to bring back.
+    assert regrown[1] == 0
+    assert regrown[2] > 0
+
+
 def test_stock_devices_are_refused_for_a_method_that_needs_the_training_api(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -85,3 +85,8 @@ def test_the_command_prints_every_field_as_json(capsys: pytest.CaptureFixture[st
     assert list(document) == list(METHODS)
     assert document["sparsyfed"]["defaults"]["beta"] == 1.25
     assert "beta" in document["sparsyfed"]["options"]
+
+
+def test_zeros_stay_where_neither_gradients_nor_an_exchange_bring_them_back() -> None:
+    moving = {name for name in METHODS if not make_method(name).keeps_zeros}
+    assert moving == {"dense", "topk", "zerofl", "flash-jmwst"}

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.artifacts import Artifacts, FileRole
 from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.native import ABI_VERSION
@@ -60,6 +60,21 @@ def test_exported_graphs_train_as_torch_does(
     parity = verify(export_tiny(beta=beta, prune_activations=prune_activations))
     assert parity.steps == 3
     assert max(parity.loss, parity.gradient, parity.updated) <= 3e-5
+
+
+def test_epsilon_of_the_calm_model_is_in_every_graph(tmp_path: Path) -> None:
+    # The export itself compares the graphs that train with torch, which has the epsilon in its modules.
+    spec = ModelSpec("resnet18-calm", 4, 10, (3, 16, 16))
+    artifacts, _ = export_model(spec, make_method("topk"), tmp_path / "calm", seed=0)
+    ops: dict[FileRole, str] = {
+        "eval": "BatchNormalization",
+        "inference": "BatchNormalization",
+        "sparse_step": "BatchNormAct",
+    }
+    for role, op in ops.items():
+        nodes = [node for node in onnx.load(artifacts.path(role)).graph.node if node.op_type == op]
+        epsilons = [each.f for node in nodes for each in node.attribute if each.name == "epsilon"]
+        assert epsilons == [pytest.approx(1e-2)] * 20
 
 
 def test_an_export_that_prunes_what_it_should_not_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
