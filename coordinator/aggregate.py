@@ -11,6 +11,9 @@ from sparsyedge.edge.tensors import State, Tensors
 
 __all__ = ["average"]
 
+PIECE = 1 << 16
+"""Entries that are weighted at a time: a tensor's worth of float64 would be memory for nothing."""
+
 
 def average(updates: Iterable[tuple[int, Tensors]]) -> State:
     """The mean of the states weighted by their samples, BatchNorm's statistics included; needs at least one update.
@@ -34,13 +37,14 @@ def average(updates: Iterable[tuple[int, Tensors]]) -> State:
 
 def _add(sums: dict[str, NDArray[np.float64]], samples: int, state: Tensors) -> None:
     for name, tensor in state.items():
-        # The weight is applied in float64, where an entry that is zero on every device stays exactly zero and the only
-        # rounding that matters is the last one.
-        weighted = np.multiply(tensor, np.float64(samples), dtype=np.float64)
-        if name in sums:
-            sums[name] += weighted
-        else:
-            sums[name] = weighted
+        if name not in sums:
+            sums[name] = np.zeros(tensor.shape, dtype=np.float64)
+        summed, values = sums[name].reshape(-1), tensor.reshape(-1)
+        for start in range(0, values.size, PIECE):
+            piece = slice(start, start + PIECE)
+            # The weight is applied in float64, where an entry that is zero on every device stays exactly zero and the
+            # only rounding that matters is the last one.
+            summed[piece] += np.multiply(values[piece], np.float64(samples), dtype=np.float64)
 
 
 def _to_float32(summed: NDArray[np.float64], total: int) -> NDArray[np.float32]:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from sparsyedge.coordinator import authority_cli, control_cli
 from sparsyedge.coordinator.config import load_run_config
+from sparsyedge.coordinator.memory import give_back_large_blocks
 from sparsyedge.coordinator.metrics_csv import as_csv
 from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
 from sparsyedge.coordinator.store import Store
@@ -77,6 +78,7 @@ def _run(config_path: Path) -> int:
     from sparsyedge.coordinator.service import prepare
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    give_back_large_blocks()
     config = load_run_config(config_path)
     coordinator = prepare(config, LineObserver())
     interrupted = False

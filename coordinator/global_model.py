@@ -24,12 +24,12 @@ from sparsyedge.coordinator.verify import verify_update
 from sparsyedge.coordinator.versions import Version, Versions
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import ArtifactError, RunError
-from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
+from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.messages import Blob, Delta, Offer
 from sparsyedge.edge.storage import sha256_file, write_atomically
 from sparsyedge.edge.tensors import State, Tensors, model_id
 from sparsyedge.edge.transfer import blob_of
-from sparsyedge.edge.wire import decode_frame, decode_lazily, encode_frame, read_header
+from sparsyedge.edge.wire import decode_frame, decode_lazily, frame_of, read_header
 
 __all__ = ["MODEL_NAME", "Evaluate", "GlobalModel"]
 
@@ -90,6 +90,11 @@ class GlobalModel:
     def is_initial(self) -> bool:
         """Whether devices have it already, as the checkpoint among the artifacts."""
         return self.id == self._manifest.initial_model
+
+    @property
+    def state(self) -> State:
+        """The tensors of the present version; nobody may change them."""
+        return self._state
 
     def frame(self) -> bytes:
         """The present version as a frame that stands alone."""
@@ -196,7 +201,7 @@ class GlobalModel:
             model_id=identity,
             frame=self._encode(coded.decoded, round_number=round_number, base_id=identity),
             delta=b"" if first else coded.frame,
-            residual=pack_residual(coded.residual),
+            residual=coded.residual,
             optimizer=self._optimizer.pack(),
         )
         # The frame holds it all; what is decoded of it below must not lie in memory beside this.
@@ -220,8 +225,8 @@ class GlobalModel:
 
     def _differences(self, version: Version) -> Iterator[tuple[str, bytes]]:
         """The version as a difference to each of those before it, by their ids, the latest first."""
-        for before in self._versions.before(version.round):
-            if before.round < FIRST_TRAINED or before.model_id == version.model_id:
+        for before in self._versions.before(version.round, since=FIRST_TRAINED):
+            if before.model_id == version.model_id:
                 continue
             if before.round == version.round - 1:
                 yield before.model_id, version.delta
@@ -245,7 +250,7 @@ class GlobalModel:
 
     def _encode(self, state: State, *, round_number: int, base_id: str, base: State | None = None) -> bytes:
         """A frame without loss."""
-        encoded = encode_frame(
+        return frame_of(
             state,
             run=self._config.name,
             round_number=round_number,
@@ -253,4 +258,3 @@ class GlobalModel:
             base=base,
             prunable=self._manifest.prunable,
         )
-        return encoded.frame

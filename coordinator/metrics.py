@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
-from sparsyedge.edge.tensors import Tensors, count_nonzero
+from sparsyedge.edge.tensors import FloatArray, Tensors, count_nonzero
 
 __all__ = ["CLASS_PREFIX", "LAYER_PREFIX", "RoundMetrics", "distance", "iou_matrix", "of_evaluation", "pack_mask"]
 
@@ -27,6 +28,9 @@ LAYER_PREFIX = "sparsity/"
 """Begins the names of the figures of single layers; the parameter's name follows."""
 
 CLASS_PREFIX = "accuracy_class/"
+
+PIECE = 1 << 16
+"""Entries that are looked at in float64 at a time."""
 
 _ONES_IN_BYTE = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
 
@@ -89,14 +93,33 @@ def distance(first: Tensors, second: Tensors, names: Sequence[str]) -> tuple[flo
     """The mean over the tensors of their L2 distance, and of their cosine where neither is all zero."""
     l2s, cosines = [], []
     for name in names:
-        # One float64 copy of one tensor at a time: float32 sums over millions of entries lose the small differences.
-        a = first[name].reshape(-1).astype(np.float64)
-        b = second[name].reshape(-1).astype(np.float64)
-        l2s.append(float(np.linalg.norm(a - b)))
-        norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+        products = _products(first[name].reshape(-1), second[name].reshape(-1))
+        l2s.append(math.sqrt(products.difference))
+        norms = math.sqrt(products.first) * math.sqrt(products.second)
         if norms > 0:
-            cosines.append(float(a @ b) / norms)
+            cosines.append(products.mixed / norms)
     return _mean(l2s), _mean(cosines)
+
+
+class _Products(NamedTuple):
+    """Inner products of two tensors a and b: (a - b)², a², b² and ab."""
+
+    difference: float
+    first: float
+    second: float
+    mixed: float
+
+
+def _products(first: FloatArray, second: FloatArray) -> _Products:
+    # In float64, since float32 sums over millions of entries lose the small differences; a piece at a time, since this
+    # happens beside the sum of all updates.
+    totals = np.zeros(len(_Products._fields))
+    for start in range(0, first.size, PIECE):
+        a = first[start : start + PIECE].astype(np.float64)
+        b = second[start : start + PIECE].astype(np.float64)
+        difference = a - b
+        totals += (difference @ difference, a @ a, b @ b, a @ b)
+    return _Products(*totals.tolist())
 
 
 def pack_mask(state: Tensors, names: Sequence[str]) -> bytes:

@@ -98,6 +98,8 @@ class NormGuard:
             for device, update in updates.items()
         }
         self._measured.clear()
+        # The next round has another base, and this one would stay in memory until its first update comes.
+        self._base = None
         reference = _reference(found)
         refused = {
             device: reason

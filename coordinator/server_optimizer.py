@@ -18,7 +18,7 @@ from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.config import Section
 from sparsyedge.edge.errors import RunError, SparsyedgeError
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.wire import decode_frame, encode_frame
+from sparsyedge.edge.wire import decode_frame, frame_of
 
 __all__ = ["ServerOptimizer", "ServerOptimizerConfig"]
 
@@ -107,7 +107,7 @@ class ServerOptimizer:
         if not state:
             return b""
         prunable = [f"{slot}/{name}" for slot in self._memory for name in self._prunable]
-        return encode_frame(state, run="optimizer", round_number=0, base_id="", prunable=prunable).frame
+        return frame_of(state, run="optimizer", round_number=0, base_id="", prunable=prunable)
 
     def unpack(self, packed: bytes) -> None:
         """Go on with what another process has packed; raises RunError where that is not this optimizer's memory."""

@@ -61,10 +61,10 @@ class Versions:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RunError(f"the model of round {round_number} in {path} is damaged: {error}") from error
 
-    def before(self, round_number: int) -> Iterator[Version]:
-        """The versions before that of a round, the latest first."""
+    def before(self, round_number: int, *, since: int = 1) -> Iterator[Version]:
+        """The versions before that of a round, the latest first; those before round `since` are not even read."""
         for number in reversed(self.rounds()):
-            if round_number - KEPT_BASES <= number < round_number:
+            if max(since, round_number - KEPT_BASES) <= number < round_number:
                 yield self.load(number)
 
     def rounds(self) -> list[int]:

@@ -22,7 +22,7 @@ from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, joules_text, meter_text, peak_rss_mb
 from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
-from sparsyedge.edge.feedback import Coded, encode_with_feedback, pack_residual, unpack_residual
+from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.job import JobProgress, UnfinishedJob
 from sparsyedge.edge.limits import Limits
 from sparsyedge.edge.local_update import finish_update, needs_start, start_state, step_rule
@@ -32,10 +32,10 @@ from sparsyedge.edge.notify import Supervisor
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.session import Session
 from sparsyedge.edge.signature import check_library, check_signature
-from sparsyedge.edge.tensors import State, count_regrown, first_nonfinite, model_id
+from sparsyedge.edge.tensors import State, Tensors, count_regrown, first_nonfinite, model_id
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.transfer import blob_of
-from sparsyedge.edge.wire import LOSSLESS, decode_frame, encode_frame
+from sparsyedge.edge.wire import LOSSLESS, decode_frame, frame_of
 from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["Action", "Agent", "check_fit", "decide", "describe"]
@@ -291,10 +291,7 @@ class Agent:
 
     def _whole_frame(self, state: State, task: RoundTask, manifest: Manifest) -> bytes:
         """A model that came as a difference, as a frame that stands alone."""
-        encoded = encode_frame(
-            state, run=task.run, round_number=task.round, base_id=task.model_id, prunable=manifest.prunable
-        )
-        return encoded.frame
+        return frame_of(state, run=task.run, round_number=task.round, base_id=task.model_id, prunable=manifest.prunable)
 
     def _held_model(self, task: RoundTask, manifest: Manifest) -> State | None:
         """The task's model once more, from disk: what both sides hold need not travel. None for that of the checkpoint.
@@ -351,9 +348,7 @@ class Agent:
             samples=len(self._samples),
             report=self._report(task, recorder.snapshot(), trained, regrown=regrown),
         )
-        self._outbox.put(
-            Pending(self._key(task), offer), coded.frame, task=task, residual=pack_residual(coded.residual)
-        )
+        self._outbox.put(Pending(self._key(task), offer), coded.frame, task=task, residual=coded.residual)
         if self._job_path is not None:
             self._job_path.unlink(missing_ok=True)
 
@@ -408,7 +403,7 @@ class Agent:
             prunable=manifest.prunable,
         )
 
-    def _residual(self, task: RoundTask, manifest: Manifest) -> State:
+    def _residual(self, task: RoundTask, manifest: Manifest) -> Tensors:
         """What this device's updates have left unsaid so far."""
         shapes = {name: manifest.shapes[name] for name in manifest.prunable}
         try:

@@ -20,7 +20,8 @@ class EvalSession:
     """The exported model, ready to be evaluated once a state is loaded."""
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
-        self._graph = open_graph(artifacts.path("eval"), threads=threads)
+        # Whoever evaluates does so now and then, and has other things to hold in between.
+        self._graph = open_graph(artifacts.path("eval"), threads=threads, arena=False)
         self._manifest = artifacts.manifest
         # A graph need not use all of a state.
         self._wanted = {each.name for each in self._graph.get_inputs()} & set(artifacts.manifest.shapes)

@@ -2,10 +2,11 @@
 
     coded = encode_with_feedback(state, residual, base=..., codec="int8", ...)
     coded.frame, coded.decoded      # what travels, and what its receiver will hold
-    residual = coded.residual       # for the next one
+    residual = unpack_residual(coded.residual, ...)     # for the next one
 
 Devices do it with their updates, the coordinator with its models. The residual belongs to the frame: both are kept, or
-neither (edge/outbox.py, coordinator/versions.py). It exists only where an entry is kept. Packed it takes little room.
+neither (edge/outbox.py, coordinator/versions.py). It exists only where an entry is kept. Packed it takes little room,
+and nowhere else does it lie in memory as a whole: a device is short of it, and a coordinator has a sum to hold.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.wire import LOSSLESS, Codec, codec_for, decode_frame, encode_frame
+from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, State, Tensors
+from sparsyedge.edge.wire import LOSSLESS, Codec, codec_for, decode_lazily, encode_frame, frame_of
 
 __all__ = ["Coded", "compensate", "encode_with_feedback", "left_over", "pack_residual", "unpack_residual"]
 
@@ -27,63 +28,66 @@ class Coded:
 
     frame: bytes
     decoded: State
-    residual: State
-    """Empty where nothing was lost."""
+    residual: bytes
+    """Packed; empty where nothing was lost."""
 
 
 def encode_with_feedback(
-    state: Mapping[str, FloatArray],
-    residual: Mapping[str, FloatArray],
+    state: Tensors,
+    residual: Tensors,
     *,
     run: str,
     round_number: int,
     base_id: str,
-    base: Mapping[str, FloatArray] | None,
+    base: Tensors | None,
     codec: Codec,
     prunable: Collection[str],
 ) -> Coded:
     """The state with what the last frame left over, as a frame; without loss, the residual has nothing to say."""
     used = codec_for(codec, base)
-    sent = dict(state) if used == LOSSLESS else compensate(state, residual, prunable)
+    sent = state if used == LOSSLESS else compensate(state, residual, prunable)
     encoded = encode_frame(
         sent, run=run, round_number=round_number, base_id=base_id, base=base, codec=used, prunable=prunable
     )
-    lost = {} if used == LOSSLESS else left_over(sent, encoded.decoded, prunable)
+    lost = b"" if used == LOSSLESS else pack_residual(left_over(sent, encoded.decoded, prunable))
     return Coded(encoded.frame, encoded.decoded, lost)
 
 
-def compensate(state: Mapping[str, FloatArray], residual: Mapping[str, FloatArray], prunable: Collection[str]) -> State:
+def compensate(state: Tensors, residual: Tensors, prunable: Collection[str]) -> Tensors:
     """The state to send: what was left over is added where an entry is still kept, and never makes or ends an entry."""
-    sent = dict(state)
-    for name in set(prunable) & set(residual):
-        tensor = sent[name]
-        kept = np.flatnonzero(tensor)
-        entries = tensor.reshape(-1)[kept]
-        compensated = entries + residual[name].reshape(-1)[kept]
-        # A sum of exactly zero would look like a pruned entry.
-        compensated = np.where(compensated == 0, entries, compensated)
-        sent[name] = tensor.copy()
-        sent[name].reshape(-1)[kept] = compensated
+    changed = set(prunable) & set(residual)
+    return MadeOnDemand(
+        state.keys(), lambda name: _compensated(state[name], residual[name]) if name in changed else state[name]
+    )
+
+
+def _compensated(tensor: FloatArray, residual: FloatArray) -> FloatArray:
+    kept = np.flatnonzero(tensor)
+    entries = tensor.reshape(-1)[kept]
+    compensated = entries + residual.reshape(-1)[kept]
+    sent = tensor.copy()
+    # A sum of exactly zero would look like a pruned entry.
+    sent.reshape(-1)[kept] = np.where(compensated == 0, entries, compensated)
     return sent
 
 
-def left_over(sent: Mapping[str, FloatArray], decoded: Mapping[str, FloatArray], prunable: Collection[str]) -> State:
+def left_over(sent: Tensors, decoded: Tensors, prunable: Collection[str]) -> Tensors:
     """What the receiver lacks of the state that was sent; zero for every entry that is not kept."""
-    residual: State = {}
-    for name in set(prunable) & set(sent):
-        kept = np.flatnonzero(sent[name])
-        residual[name] = np.zeros(sent[name].shape, dtype=np.float32)
-        residual[name].reshape(-1)[kept] = sent[name].reshape(-1)[kept] - decoded[name].reshape(-1)[kept]
+    return MadeOnDemand(set(prunable) & set(sent), lambda name: _lacking(sent[name], decoded[name]))
+
+
+def _lacking(sent: FloatArray, decoded: FloatArray) -> FloatArray:
+    kept = np.flatnonzero(sent)
+    residual = np.zeros(sent.shape, dtype=np.float32)
+    residual.reshape(-1)[kept] = sent.reshape(-1)[kept] - decoded.reshape(-1)[kept]
     return residual
 
 
-def pack_residual(residual: Mapping[str, FloatArray]) -> bytes:
+def pack_residual(residual: Tensors) -> bytes:
     """A residual as bytes for a file, itself a frame; nothing where there is none."""
-    if not residual:
-        return b""
-    return encode_frame(residual, run="", round_number=0, base_id="", prunable=residual.keys()).frame
+    return frame_of(residual, run="", round_number=0, base_id="", prunable=residual.keys()) if residual else b""
 
 
-def unpack_residual(content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> State:
+def unpack_residual(content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
     """The residual of the weights with these shapes; raises FrameError where the bytes are not one."""
-    return decode_frame(content, shapes).state if content else {}
+    return decode_lazily(content, shapes) if content else {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from sparsyedge.edge.faults import crash_point
 
-__all__ = ["remove_leftovers", "sha256_file", "write_atomically"]
+__all__ = ["remove_leftovers", "sha256_file", "write_atomically", "write_pieces_atomically"]
 
 UNFINISHED = ".part"
 
@@ -19,16 +20,22 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
 
     A `private` file is read by its owner alone, from its first moment on.
     """
+    half = len(content) // 2
+    view = memoryview(content)
+    write_pieces_atomically(path, (view[:half], view[half:]), private=private)
+
+
+def write_pieces_atomically(path: Path, pieces: Iterable[bytes | memoryview], *, private: bool = False) -> None:
+    """As write_atomically, for content that is never in memory as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
-            half = len(content) // 2
-            file.write(content[:half])
-            file.flush()
-            crash_point("half-written")
-            file.write(content[half:])
-            file.flush()
+            for index, piece in enumerate(pieces):
+                file.write(piece)
+                file.flush()
+                if index == 0:
+                    crash_point("half-written")
             # mkstemp makes files that only their owner reads; a result is for whoever the user's umask lets in.
             if not private:
                 os.fchmod(file.fileno(), 0o666 & ~_umask())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
     "FloatArray",
+    "MadeOnDemand",
     "State",
     "Tensors",
     "count_nonzero",
@@ -24,6 +25,25 @@ State = dict[str, FloatArray]
 """Weights before the power, biases, BatchNorm affine and running statistics, by parameter name."""
 Tensors = Mapping[str, FloatArray]
 """A state to look at; it may make each tensor when it is asked for."""
+
+
+class MadeOnDemand(Mapping[str, FloatArray]):
+    """Tensors that are made when they are asked for, each time anew: a state that takes no memory."""
+
+    def __init__(self, names: Collection[str], make: Callable[[str], FloatArray]) -> None:
+        self._names = dict.fromkeys(names)
+        self._make = make
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def model_id(state: Mapping[str, FloatArray]) -> str:

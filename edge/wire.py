@@ -59,6 +59,7 @@ __all__ = [
     "decode_frame",
     "decode_lazily",
     "encode_frame",
+    "frame_of",
     "read_header",
 ]
 
@@ -105,20 +106,34 @@ def encode_frame(
     codec: Codec = LOSSLESS,
     prunable: Collection[str],
 ) -> Encoded:
+    """The state as one frame, and what its receiver makes of it; see frame_of."""
+    frame = frame_of(
+        state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable
+    )
+    if codec != LOSSLESS:
+        return Encoded(frame, decode_frame(frame, read_header(frame).shapes, base).state)
+    return Encoded(frame, {name: np.asarray(tensor, dtype=np.float32) for name, tensor in state.items()})
+
+
+def frame_of(
+    state: Mapping[str, FloatArray],
+    *,
+    run: str,
+    round_number: int,
+    base_id: str,
+    base: Mapping[str, FloatArray] | None = None,
+    codec: Codec = LOSSLESS,
+    prunable: Collection[str],
+) -> bytes:
     """The state as one frame; the same arguments always give the same bytes.
 
-    A tensor that the base lacks travels on its own. Raises FrameError where the codec cannot carry the values.
+    Asks for every tensor once and keeps only what travels of it. A tensor that the base lacks travels on its own.
+    Raises FrameError where the codec cannot carry the values.
     """
     held = base or {}
-    decoded = {name: np.asarray(tensor, dtype=np.float32) for name, tensor in state.items()}
-    weights = [
-        encode_weight(name, decoded[name], _of_shape(held, name, decoded[name].shape), codec)
-        for name in sorted(set(prunable) & set(decoded))
-    ]
-    others = [
-        _encode_other(name, decoded[name], _of_shape(held, name, decoded[name].shape))
-        for name in sorted(set(decoded) - set(prunable), key=_kind_and_name)
-    ]
+    names = set(state)
+    weights = [_encode_weight(name, state[name], held, codec) for name in sorted(names & set(prunable))]
+    others = [_encode_other(name, state[name], held) for name in sorted(names - set(prunable), key=_kind_and_name)]
     masks = b"".join(weight.codes.tobytes() for weight in weights)
     weight_section = _compress([weight.words for weight in weights])
     other_section = _compress([np.concatenate(words) for words in _by_kind(others)])
@@ -134,10 +149,7 @@ def encode_frame(
         weight_bytes=len(weight_section),
         other_bytes=len(other_section),
     )
-    frame = seal(header, masks, weight_section, other_section)
-    if codec != LOSSLESS:
-        decoded = decode_frame(frame, header.shapes, base).state
-    return Encoded(frame, decoded)
+    return seal(header, masks, weight_section, other_section)
 
 
 def decode_frame(
@@ -308,7 +320,12 @@ class _CodedOther:
     base: Bits | None
 
 
-def _encode_other(name: str, tensor: FloatArray, base: FloatArray | None) -> _CodedOther:
+def _encode_weight(name: str, tensor: FloatArray, held: Mapping[str, FloatArray], codec: Codec) -> CodedWeight:
+    return encode_weight(name, np.asarray(tensor, dtype=np.float32), _of_shape(held, name, tensor.shape), codec)
+
+
+def _encode_other(name: str, tensor: FloatArray, held: Mapping[str, FloatArray]) -> _CodedOther:
+    base = _of_shape(held, name, tensor.shape)
     bits = bits_of(tensor)
     if base is None:
         return _CodedOther(Other(name, tuple(tensor.shape), difference=False), bits, None)

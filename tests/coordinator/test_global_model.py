@@ -16,11 +16,11 @@ from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Manifest
-from sparsyedge.edge.feedback import encode_with_feedback
+from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.frame import Mask
 from sparsyedge.edge.messages import Offer, Report
 from sparsyedge.edge.prune import prune_global
-from sparsyedge.edge.tensors import State, count_nonzero, model_id
+from sparsyedge.edge.tensors import State, Tensors, count_nonzero, model_id
 from sparsyedge.edge.transfer import blob_of
 from sparsyedge.edge.wire import Codec, decode_frame, read_header
 
@@ -36,7 +36,7 @@ class Device:
         self.name = name
         self.manifest = manifest
         self.held: dict[str, State] = {}
-        self.residual: State = {}
+        self.residual: Tensors = {}
         self.fetched = b""
 
     def fetch(self, model: GlobalModel, initial: State) -> State:
@@ -69,8 +69,12 @@ class Device:
             codec=codec,
             prunable=[WEIGHT],
         )
-        self.residual = coded.residual
+        self.keep(coded)
         return coded.frame
+
+    def keep(self, coded: Coded) -> None:
+        """What the update left unsaid, for the next one."""
+        self.residual = unpack_residual(coded.residual, {WEIGHT: self.manifest.shapes[WEIGHT]})
 
 
 class Run:
@@ -257,7 +261,7 @@ def test_moves_below_the_codecs_resolution_arrive_in_time(
                     codec=codec,
                     prunable=[WEIGHT],
                 )
-                device.residual = coded.residual
+                device.keep(coded)
                 run.model.accept(device.name, offer_of(coded.frame, run.round, run.model.id), coded.frame)
             run.close()
         ended = run.devices[0].fetch(run.model, initial)[WEIGHT]

@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsyedge.edge.feedback import compensate, left_over
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.feedback import compensate, left_over, pack_residual, unpack_residual
+from sparsyedge.edge.tensors import State, Tensors
 from sparsyedge.edge.wire import Codec, Encoded, encode_frame
 
 lossy = st.sampled_from(["bf16", "int8"])
@@ -15,7 +15,7 @@ def sparse_state(rng: np.random.Generator, density: float = 0.5) -> State:
     return {"w": weight.astype(np.float32), "b": rng.standard_normal(8, dtype=np.float32)}
 
 
-def encode(state: State, base: State, codec: Codec) -> Encoded:
+def encode(state: Tensors, base: State, codec: Codec) -> Encoded:
     return encode_frame(state, run="r", round_number=1, base_id="00", base=base, codec=codec, prunable=["w"])
 
 
@@ -30,6 +30,16 @@ def test_the_state_that_was_trained_is_not_changed() -> None:
     before = state["w"].copy()
     compensate(state, {"w": np.ones_like(before)}, ["w"])
     np.testing.assert_array_equal(state["w"], before)
+
+
+def test_a_residual_comes_back_from_its_bytes_as_it_was() -> None:
+    rng = np.random.default_rng(3)
+    base, state = sparse_state(rng, density=1.0), sparse_state(rng)
+    residual = left_over(state, encode(state, base, "bf16").decoded, ["w"])
+    again = unpack_residual(pack_residual(residual), {"w": (8, 25)})
+    assert residual["w"].any()
+    np.testing.assert_array_equal(again["w"], residual["w"])
+    assert (pack_residual({}), unpack_residual(b"", {"w": (8, 25)})) == (b"", {})
 
 
 @settings(deadline=None)
@@ -71,13 +81,13 @@ def test_drift_that_every_update_rounds_away_arrives_with_feedback() -> None:
     drift = np.where(kept, np.float32(0.001), np.float32(0))
     loud = np.flatnonzero(kept)[0]
     with_feedback, without = start, start
-    residual: State = {}
+    residual: Tensors = {}
     for number in range(50):
         move = drift.copy()
         move.reshape(-1)[loud] = 1.0 if number % 2 == 0 else -1.0
         sent = compensate({"w": with_feedback["w"] + move, "b": start["b"]}, residual, ["w"])
         decoded = encode(sent, with_feedback, "int8").decoded
-        residual = left_over(sent, decoded, ["w"])
+        residual = unpack_residual(pack_residual(left_over(sent, decoded, ["w"])), {"w": (8, 25)})
         with_feedback = decoded
         without = encode({"w": without["w"] + move, "b": start["b"]}, without, "int8").decoded
     quiet = kept.copy()
