@@ -49,11 +49,19 @@ class RoundMetrics:
     def watch(self, updates: Iterable[tuple[int, Tensors]]) -> Iterator[tuple[int, Tensors]]:
         """The same updates, looked at as they pass."""
         for samples, state in updates:
-            self._moves.append(distance(self._start, state, self._trained))
-            self._kept.append(count_nonzero(state, self._prunable))
+            self._kept.append(0)
+            self._moves.append(_distance(self._pairs(state)))
             yield samples, state
             # Let go before the next one is decoded.
             del state
+
+    def _pairs(self, state: Tensors) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """What each trained tensor was and is; an update makes every tensor anew, so all is counted in one pass."""
+        for name in self._trained:
+            tensor = state[name]
+            if name in self._prunable:
+                self._kept[-1] += int(np.count_nonzero(tensor))
+            yield self._start[name], tensor
 
     def finish(self, state: Tensors) -> dict[str, float]:
         """All figures, by name, for the model that the round ended with; docs/metrics.md explains each."""
@@ -91,9 +99,13 @@ def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:
 
 def distance(first: Tensors, second: Tensors, names: Sequence[str]) -> tuple[float, float]:
     """The mean over the tensors of their L2 distance, and of their cosine where neither is all zero."""
+    return _distance((first[name], second[name]) for name in names)
+
+
+def _distance(pairs: Iterable[tuple[FloatArray, FloatArray]]) -> tuple[float, float]:
     l2s, cosines = [], []
-    for name in names:
-        products = _products(first[name].reshape(-1), second[name].reshape(-1))
+    for first, second in pairs:
+        products = _products(first.reshape(-1), second.reshape(-1))
         l2s.append(math.sqrt(products.difference))
         norms = math.sqrt(products.first) * math.sqrt(products.second)
         if norms > 0:

@@ -25,7 +25,8 @@ def combine(
 ) -> State:
     """The next model of the updates, which come as (samples, state) in device order and one at a time."""
     densities = LayerDensities(prunable)
-    watched = densities.watch(updates)
+    # To count is to make every tensor of every update once more.
+    watched = densities.watch(updates) if method.mask in ("evolving", "layer-density") else updates
     mean = average(watched) if method.aggregation == "mean" else average_nonzero(watched, prunable)
     return apply_mask_rule(method, mean, densities, prunable, round_number=round_number, rounds=rounds)
 
