@@ -36,7 +36,7 @@ MANIFEST_NAME = "manifest.json"
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
 DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
 PLAIN_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
-"""The step by our own ops, where they can compute it: always where the method has a sparse graph."""
+"""The step by our own ops alone, which any onnxruntime runs."""
 STOCK_ROLES: tuple[FileRole, ...] = ("checkpoint", *PLAIN_ROLES)
 """All that a device without a training API needs."""
 TRAINING_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", *PLAIN_ROLES)
@@ -173,8 +173,7 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
-    required = DENSE_ROLES + (PLAIN_ROLES if manifest.method.sparse_graph else ())
-    missing = [role for role in required if role not in manifest.files]
+    missing = [role for role in (*DENSE_ROLES, *PLAIN_ROLES) if role not in manifest.files]
     if missing:
         raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
     return manifest

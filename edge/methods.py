@@ -84,20 +84,6 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.zero_grad_at_zero and self.mask != "evolving"
 
     @property
-    def sparse_graph(self) -> bool:
-        """Whether a step can be computed from the non-zero weights alone, by the ops that we have."""
-        return self.zero_grad_at_zero and self.plain_graph
-
-    @property
-    def plain_graph(self) -> bool:
-        """Whether our ops alone can compute a step, which any onnxruntime then runs; from all weights if need be."""
-        return (
-            self.reparametrisation != "spectral"
-            and self.prune_weights == "none"
-            and self.activation_density == "weights"
-        )
-
-    @property
     def density(self) -> Fraction:
         """The share that the target leaves, as a fraction that all sides count with."""
         return Fraction(1 - self.sparsity).limit_denominator(10_000)

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from sparsyedge.edge.methods import Method
 from sparsyedge.edge.tensors import FloatArray
 
-__all__ = ["effective_weights", "exponent_name", "layer_exponents", "power", "spectral_norm"]
+__all__ = [
+    "NORM_FLOOR",
+    "effective_weights",
+    "exponent_name",
+    "layer_exponents",
+    "positions_name",
+    "power",
+    "spectral_norm",
+]
 
 # Any exponent above 1 keeps zeros at zero; an empty layer has no magnitudes to derive one from.
 EMPTY_LAYER_EXPONENT = 1.5
@@ -22,6 +30,11 @@ NORM_FLOOR = 1e-12
 def exponent_name(weight: str) -> str:
     """What graphs call the exponent of a layer, where layers have their own."""
     return f"{weight}.exponent"
+
+
+def positions_name(weight: str) -> str:
+    """What graphs call the flat positions of a layer's values, where the layer is more than its values one by one."""
+    return f"{weight}.positions"
 
 
 def layer_exponents(method: Method, state: Mapping[str, FloatArray], prunable: Iterable[str]) -> dict[str, FloatArray]:

@@ -38,14 +38,14 @@ class Session(Protocol):
 
 
 def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:
-    """The rule: sparse where the method has a sparse graph and enough of the model's work is gone, dense otherwise.
+    """The rule: sparse where the method keeps zeros at zero and enough of the model's work is gone, dense otherwise.
 
     Round 1 starts from dense weights, so it is trained dense. Without a training API there is nothing to choose: the
     sparse graph then serves dense models as well.
     """
     if runtime == "stock":
         return "sparse"
-    if not manifest.method.sparse_graph:
+    if not manifest.method.zero_grad_at_zero:
         return "dense"
     return "sparse" if remaining_work(manifest, state) <= SPARSE_WORK_LIMIT else "dense"
 

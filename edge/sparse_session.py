@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import PLAIN_ROLES, Artifacts
+from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.onnx_runtime import open_graph
-from sparsyedge.edge.reparametrise import layer_exponents
+from sparsyedge.edge.reparametrise import layer_exponents, positions_name
 from sparsyedge.edge.session import Kind
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -33,11 +33,6 @@ class SparseSession:
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
         manifest = artifacts.manifest
-        if not all(role in manifest.files for role in PLAIN_ROLES):
-            raise ArtifactError(
-                f"method {manifest.method.name} needs more than our own ops; train it on devices with "
-                f"onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11)"
-            )
         self._manifest = manifest
         self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
         self._step = open_graph(artifacts.path("sparse_step"), threads=threads)
@@ -48,23 +43,31 @@ class SparseSession:
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Take over a state; where the method keeps zeros at zero, its zeros are the mask from now on."""
-        self._fixed, self._changing, self._positions = {}, {}, {}
-        self._fixed |= layer_exponents(self._manifest.method, state, self._manifest.prunable)
+        method = self._manifest.method
+        if method.zero_grad_at_zero:  # else the plan of all weights, which serves any state, is kept
+            self._fixed, self._positions = {}, {}
+        self._changing = {}
+        self._fixed |= layer_exponents(method, state, self._manifest.prunable)
         for name, value in state.items():
             if name not in self._manifest.prunable:
                 self._changing[name] = np.ascontiguousarray(value, dtype=np.float32)
         for name in self._manifest.prunable:
-            index = self._trained(state[name])
-            plan, order = self._make_plan(name, index)
-            self._positions[name] = index[order]
-            self._fixed[f"{name}.plan"] = plan
+            if name not in self._positions:
+                self._plan_layer(name, state[name])
             self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
 
-    def _trained(self, weights: FloatArray) -> NDArray[np.int32]:
-        """The flat positions of the weights that may change."""
-        if self._manifest.method.zero_grad_at_zero:
-            return np.flatnonzero(weights).astype(np.int32)
-        return np.arange(weights.size, dtype=np.int32)
+    def _plan_layer(self, name: str, weights: FloatArray) -> None:
+        """Decide which weights of a layer are trained, and in what order they are stored."""
+        method = self._manifest.method
+        if method.zero_grad_at_zero:
+            index = np.flatnonzero(weights).astype(np.int32)
+        else:
+            index = np.arange(weights.size, dtype=np.int32)
+        plan, order = self._make_plan(name, index)
+        self._positions[name] = index[order]
+        self._fixed[f"{name}.plan"] = plan
+        if method.reparametrisation == "spectral":
+            self._fixed[positions_name(name)] = self._positions[name]
 
     def _make_plan(self, name: str, index: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """A layer's plan and the order of its values; one layer at a time, since all at once take much memory."""

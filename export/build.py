@@ -108,10 +108,9 @@ def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Pa
     onnx.checker.check_model(inference)
     onnx.save(inference, staging / FILE_NAMES["inference"])
 
-    if method.plain_graph:
-        network = read_network(forward, INPUT_NAME)
-        onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
-        onnx.save(build_sparse_step(network, method), staging / FILE_NAMES["sparse_step"])
+    network = read_network(forward, INPUT_NAME)
+    onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
+    onnx.save(build_sparse_step(network, method), staging / FILE_NAMES["sparse_step"])
 
     trainable = [name for name, _ in model.named_parameters()]
     prunable = prunable_names(model)
@@ -248,7 +247,7 @@ def _describe(
         batch_norms=planes.batch_norms,
         batch_norm_momentum=1 - (momentum if momentum is not None else 0.1),
         initial_model=model_id(state),
-        files={role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()},
+        files={role: _file(staging / name) for role, name in FILE_NAMES.items()},
     )
 
 

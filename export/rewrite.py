@@ -18,9 +18,11 @@ from sparsyedge.edge.native import OP_DOMAIN
 
 __all__ = [
     "BETA",
+    "DENSITY",
     "OP_DOMAIN_VERSION",
     "PRUNED_INPUT",
     "WEIGHT_DECAY",
+    "density_tensor",
     "drop_counters",
     "freeze_batch_norms",
     "import_domain",
@@ -147,12 +149,16 @@ def insert_weight_pruning(model: onnx.ModelProto, prunable: Iterable[str], densi
     import_domain(model)
 
 
-def _add_density(graph: onnx.GraphProto, density: Fraction) -> None:
+def density_tensor(density: Fraction) -> onnx.TensorProto:
     """A vector of that density: PruneActivation asks a tensor how much to keep."""
+    kept = np.zeros(density.denominator, dtype=np.float32)
+    kept[: density.numerator] = 1
+    return numpy_helper.from_array(kept, DENSITY)
+
+
+def _add_density(graph: onnx.GraphProto, density: Fraction) -> None:
     if DENSITY not in {tensor.name for tensor in graph.initializer}:
-        kept = np.zeros(density.denominator, dtype=np.float32)
-        kept[: density.numerator] = 1
-        graph.initializer.append(numpy_helper.from_array(kept, DENSITY))
+        graph.initializer.append(density_tensor(density))
 
 
 def insert_gradient_masks(model: onnx.ModelProto) -> None:

@@ -7,6 +7,7 @@ changes (values, other parameters, statistics) comes in under its name and goes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,9 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.methods import Method
 from sparsyedge.edge.native import OP_DOMAIN
-from sparsyedge.edge.reparametrise import exponent_name
+from sparsyedge.edge.reparametrise import NORM_FLOOR, exponent_name, positions_name
 from sparsyedge.export.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
-from sparsyedge.export.rewrite import BETA, OP_DOMAIN_VERSION, WEIGHT_DECAY
+from sparsyedge.export.rewrite import BETA, DENSITY, OP_DOMAIN_VERSION, WEIGHT_DECAY, density_tensor
 from sparsyedge.export.trace import INPUT_NAME, OPSET
 
 __all__ = ["LEARNING_RATE", "build_plan_graph", "build_sparse_step"]
@@ -92,14 +93,36 @@ class _Step:
 
     def _forward_conv(self, conv: Conv) -> None:
         name = conv.weight
-        self._emit("PowerProp", [f"{name}.values", self._beta(name), WEIGHT_DECAY], [f"{name}.theta"])
-        inputs = [conv.x, f"{name}.theta", f"{name}.plan"]
-        self._emit("SparseConv", inputs, [conv.y], pad_out=self.network.halo(conv.y))
-        prune = self.method.prune_activations
+        theta = self._reparametrise(conv)
+        self._emit("SparseConv", [conv.x, theta, f"{name}.plan"], [conv.y], pad_out=self.network.halo(conv.y))
+        counted, share = self._saved_share(conv)
+        self._emit("SaveActivation", [conv.x, f"{name}.plan", BATCH, *counted], [f"{name}.saved"], **share)
+
+    def _reparametrise(self, conv: Conv) -> str:
+        """From a layer's values to what it computes with; returns the name of that."""
+        name = conv.weight
+        if self.method.reparametrisation == "spectral":
+            self._emit("SpectralProp", [f"{name}.values", positions_name(name)], [f"{name}.theta"], **_matrix(conv))
+        else:
+            self._emit("PowerProp", [f"{name}.values", self._beta(name), WEIGHT_DECAY], [f"{name}.theta"])
+        if not self._prunes_weights(conv):
+            return f"{name}.theta"
+        self._emit("PruneActivation", [f"{name}.theta", DENSITY], [f"{name}.pruned_theta"])
+        return f"{name}.pruned_theta"
+
+    def _prunes_weights(self, conv: Conv) -> bool:
+        return self.method.prune_weights != "none" and conv is not self.network.convs[0]
+
+    def _saved_share(self, conv: Conv) -> tuple[list[str], dict[str, int]]:
+        """What says how much of a layer's input the gradient of its weights sees: another input, and attributes."""
+        if not self.method.prune_activations:
+            return [], {"prune": 0}
+        if self.method.activation_density == "target":
+            first = conv is self.network.convs[0]
+            density = self.method.density
+            return [], {"prune": 0} if first else {"kept": density.numerator, "of": density.denominator}
         # Where zeros are among the values, the plan does not know how many there are.
-        counted = [f"{name}.values"] if prune and not self.method.zero_grad_at_zero else []
-        inputs = [conv.x, f"{name}.plan", BATCH, *counted]
-        self._emit("SaveActivation", inputs, [f"{name}.saved"], prune=int(prune))
+        return ([] if self.method.zero_grad_at_zero else [f"{conv.weight}.values"]), {"prune": 1}
 
     def _forward_norm(self, norm: Norm, network: Network) -> None:
         outputs = [norm.y, f"{norm.y}.mean", f"{norm.y}.inv_std", f"{norm.mean}.new", f"{norm.variance}.new"]
@@ -153,12 +176,23 @@ class _Step:
         name = conv.weight
         # The weight's gradient first: it frees the saved activation before memory is taken for the input's.
         self._emit("SparseConvGradWeight", [f"{name}.saved", dy, f"{name}.plan"], [f"{name}.theta_grad"])
-        inputs = [f"{name}.values", f"{name}.theta_grad", self._beta(name), WEIGHT_DECAY, LEARNING_RATE]
-        self._emit("PowerPropStep", inputs, [f"{name}.values.new"])
+        self._step_weights(conv)
         if conv.needs_input_gradient:
             before = self.gradients.pop(conv.x, None)
-            inputs = [dy, f"{name}.theta", f"{name}.plan", *([before] if before else [])]
+            theta = f"{name}.pruned_theta" if self._prunes_weights(conv) else f"{name}.theta"
+            inputs = [dy, theta, f"{name}.plan", *([before] if before else [])]
             self._emit("SparseConvGradInput", inputs, [self._new_gradient(conv.x, name)])
+
+    def _step_weights(self, conv: Conv) -> None:
+        """Pruned weights get the gradient, too, as if pruning had not been there."""
+        name = conv.weight
+        values, gradient, new = f"{name}.values", f"{name}.theta_grad", f"{name}.values.new"
+        if self.method.reparametrisation == "spectral":
+            inputs = [values, gradient, positions_name(name), WEIGHT_DECAY, LEARNING_RATE]
+            self._emit("SpectralStep", inputs, [new], **_matrix(conv))
+        else:
+            inputs = [values, gradient, self._beta(name), WEIGHT_DECAY, LEARNING_RATE]
+            self._emit("PowerPropStep", inputs, [new])
 
     def _backward_norm(self, norm: Norm, dy: str, network: Network) -> None:
         outputs = [self._new_gradient(norm.x), f"{norm.gamma}.grad", f"{norm.beta}.grad"]
@@ -212,6 +246,8 @@ class _Step:
             outputs.append(_value(f"{name}.values.new", TensorProto.FLOAT, [f"{name}.nnz"]))
             if self._beta(name) != BETA:
                 inputs.append(_value(self._beta(name), TensorProto.FLOAT, [1]))
+            if self.method.reparametrisation == "spectral":
+                inputs.append(_value(positions_name(name), TensorProto.INT32, [f"{name}.nnz"]))
         for name, size in network.vectors.items():
             inputs.append(_value(name, TensorProto.FLOAT, [size]))
             outputs.append(_value(f"{name}.new", TensorProto.FLOAT, [size]))
@@ -219,6 +255,8 @@ class _Step:
             numpy_helper.from_array(np.array([value], dtype=np.float32), name)
             for name, value in ((BETA, self.method.beta), (WEIGHT_DECAY, self.method.weight_decay))
         ]
+        if self.method.prune_weights != "none":
+            constants.append(density_tensor(self.method.density))
         model = _model("sparse_step", self.nodes, inputs, outputs, constants)
         model.graph.value_info.extend(self.shapes)
         return model
@@ -242,6 +280,11 @@ def _geometry(conv: Conv) -> dict[str, int]:
         "pad_out": conv.halo_out,
         "grad_input": int(conv.needs_input_gradient),
     }
+
+
+def _matrix(conv: Conv) -> dict[str, int | float]:
+    """A layer's weights as a matrix with a row per output channel."""
+    return {"rows": conv.channels_out, "columns": conv.channels_in * math.prod(conv.kernel), "floor": NORM_FLOOR}
 
 
 def _window(pool: MaxPool) -> dict[str, int]:

@@ -20,7 +20,6 @@ from sparsyedge.coordinator.metrics import CLASS_PREFIX, LAYER_PREFIX
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.methods import method_of
 from sparsyedge.edge.storage import write_atomically
 
 __all__ = ["figures", "read_result", "run_config", "run_setting"]
@@ -95,7 +94,7 @@ def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> Ru
             devices=setting.devices,
             alpha=setting.alpha,
             # At small widths our own ops are twice as fast as the training API, even on all weights.
-            runtime="stock" if method_of(setting.method).plain_graph else None,
+            runtime="stock",
             export=ExportConfig(model=setting.model, width=setting.width, seed=setting.seed),
         ),
     )

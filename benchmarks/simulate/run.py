@@ -30,7 +30,6 @@ from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.data import check_classes, load
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.messages import Topics
-from sparsyedge.edge.methods import Method
 from sparsyedge.edge.storage import sha256_file
 
 __all__ = ["LinkKind", "simulate"]
@@ -66,7 +65,6 @@ def simulate(
     if (finished := _finished(config)) is not None:
         return finished
     artifacts = ensure_artifacts(config)
-    _check_runtime(simulation, artifacts.manifest.method)
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)
@@ -122,14 +120,6 @@ def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -
         )
     deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
     return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
-
-
-def _check_runtime(simulation: SimulationConfig, method: Method) -> None:
-    if simulation.runtime == "stock" and not method.plain_graph:
-        raise ConfigError(
-            f"key `simulation.runtime` has value 'stock': method {method.name} needs more than our ops; "
-            f"allowed is 'training'"
-        )
 
 
 def _finished(config: RunConfig) -> RunSummary | None:

@@ -28,6 +28,8 @@
   X(SparseConvGradInput)  \
   X(SparseConvGradWeight) \
   X(SparsePlan)           \
+  X(SpectralProp)         \
+  X(SpectralStep)         \
   X(ToLanes)
 
 namespace sparsyedge {

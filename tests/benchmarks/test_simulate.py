@@ -108,16 +108,16 @@ def test_weights_that_grow_back_on_stock_devices_are_counted(make_config: MakeCo
     assert regrown[2] > 0
 
 
-def test_stock_devices_are_refused_for_a_method_that_needs_the_training_api(
-    make_config: MakeConfig, tmp_path: Path
+@pytest.mark.parametrize("name", ["zerofl", "spectral"])
+def test_methods_of_steps_of_their_own_train_on_stock_devices(
+    name: str, make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = make_config(
-        artifacts=str(tmp_path / "spectral"),
-        method=MethodConfig(name="spectral"),
-        simulation=SimulationConfig(devices=DEVICES, runtime="stock", export=ExportConfig(width=4)),
+        artifacts=str(tmp_path / name),
+        method=MethodConfig(name=name),
+        simulation=SimulationConfig(devices=DEVICES, meter="none", runtime="stock", export=ExportConfig(width=4)),
     )
-    with pytest.raises(ConfigError, match=r"key `simulation\.runtime` has value 'stock': method spectral"):
-        simulate(config)
+    assert len(simulate(config).rounds) == config.rounds
 
 
 def test_round_closes_without_the_devices_that_dropped_out(make_config: MakeConfig) -> None:

@@ -104,6 +104,8 @@ def artifacts(tmp_path: Path, manifest: Manifest, template: onnx.ModelProto) -> 
         "optimizer": b"optimizer graph",
         "checkpoint": b"checkpoint",
         "inference": template.SerializeToString(),
+        "sparse_plan": b"plan graph",
+        "sparse_step": b"step graph",
     }
     for role, content in contents.items():
         (directory / role).write_bytes(content)

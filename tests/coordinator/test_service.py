@@ -96,8 +96,8 @@ def test_nothing_but_the_last_task_is_left_on_the_broker(fleet: Fleet) -> None:
             device.deliver(task)
     run.result()
     model = TOPICS.chunk(tasks[0].model.sha256, 0)
-    # Four small files, one of two chunks, and the manifest; from round 2 on also the model.
-    assert [len(topics) for topics in kept] == [7, 8]
+    # Six small files, one of two chunks, and the manifest; from round 2 on also the model.
+    assert [len(topics) for topics in kept] == [9, 10]
     assert model in kept[1]
     assert retained_below(fleet.port, f"{TOPICS.root}/blob/#") == []
     assert retained_below(fleet.port, TOPICS.round) == [TOPICS.round]

@@ -1,6 +1,6 @@
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -9,13 +9,14 @@ from sparsyedge.edge.artifacts import (
     MANIFEST_NAME,
     MANIFEST_VERSION,
     Artifacts,
+    FileRole,
     decode_manifest,
     encode_manifest,
 )
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.native import ABI_VERSION
 
-ROLES = ("training", "eval", "optimizer", "checkpoint", "inference")
+ROLES = get_args(FileRole)
 
 
 def content_of(role: str) -> bytes:

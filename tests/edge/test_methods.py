@@ -17,12 +17,6 @@ def test_every_row_makes_a_method_that_carries_its_name(name: str) -> None:
     assert make_method(name).name == name
 
 
-def test_only_methods_whose_zeros_stay_have_a_sparse_graph() -> None:
-    with_graph = {name for name in METHODS if make_method(name).sparse_graph}
-    assert {"sparsyfed", "sparsyfed-no-act", "fixed-mask"} <= with_graph
-    assert not with_graph & {"dense", "topk", "zerofl", "spectral"}
-
-
 def test_powers_of_one_and_below_let_zeros_grow_back() -> None:
     assert make_method("sparsyfed", beta=1.0006).zero_grad_at_zero
     assert not make_method("sparsyfed", beta=1.0).zero_grad_at_zero

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -33,6 +32,7 @@ LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-3
 # Large, so that the values after a step tell what its gradients were.
 RATE = 1.0
+BATCH = (np.zeros((6, 3, 16, 16), np.float32), np.zeros(6, np.int64))
 
 
 def differences(ours: Session, theirs: Session, state: State, rng: np.random.Generator) -> tuple[float, float]:
@@ -55,8 +55,15 @@ def _relative_l2(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> flo
 @pytest.mark.parametrize("sparsity", [0.0, 0.9], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("sparsyfed", {}), ("sparsyfed", {"beta": 1.0}), ("topk", {}), ("fixed-mask", {})],
-    ids=["sparsyfed", "sparsyfed whose zeros grow back", "topk", "fixed-mask"],
+    [
+        ("sparsyfed", {}),
+        ("sparsyfed", {"beta": 1.0}),
+        ("topk", {}),
+        ("fixed-mask", {}),
+        ("zerofl", {"sparsity": 0.9}),
+        ("spectral", {}),
+    ],
+    ids=["sparsyfed", "sparsyfed whose zeros grow back", "topk", "fixed-mask", "zerofl", "spectral"],
 )
 def test_plain_graph_takes_the_steps_of_the_training_api(
     name: str, options: dict[str, float], sparsity: float, export_method: Export
@@ -80,7 +87,7 @@ def test_plain_graph_takes_the_steps_of_the_training_api(
     assert agreeing == STEPS
 
 
-@pytest.mark.parametrize("name", ["sparsyfed", "topk", "dense"])
+@pytest.mark.parametrize("name", ["sparsyfed", "topk", "dense", "zerofl", "spectral"])
 def test_graphs_of_a_stock_device_have_no_training_only_node(name: str, export_method: Export) -> None:
     artifacts = export_method(name)
     for role in ("sparse_plan", "sparse_step"):
@@ -167,8 +174,11 @@ def test_stock_device_trains_every_round_with_the_plain_graph(tiny: Artifacts) -
     assert choose_kind(tiny.manifest, pruned, "stock") == "sparse"
 
 
-def test_method_that_our_ops_cannot_compute_is_refused_on_a_stock_device(tiny: Artifacts) -> None:
-    files = {role: file for role, file in tiny.manifest.files.items() if not role.startswith("sparse")}
-    manifest = msgspec.structs.replace(tiny.manifest, files=files)
-    with pytest.raises(ArtifactError, match=r"needs more than our own ops; train it on devices with"):
-        SparseSession(Artifacts(tiny.directory, manifest))
+def test_layers_of_which_all_weights_are_trained_are_planned_once(export_method: Export) -> None:
+    session = SparseSession(artifacts := export_method("zerofl"))
+    start = read_initial_state(artifacts)
+    session.load(start)
+    plans = {id(array) for name, array in session.feeds(*BATCH, RATE).items() if name.endswith(".plan")}
+    session.load(pruned := prune_global(start, artifacts.manifest.prunable, 0.9))
+    assert plans == {id(array) for name, array in session.feeds(*BATCH, RATE).items() if name.endswith(".plan")}
+    assert model_id(session.state()) == model_id(pruned)

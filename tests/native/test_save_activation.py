@@ -188,6 +188,17 @@ def test_thread_count_does_not_change_a_bit(save: Save, nonzeros: int, threads: 
     assert one[1].tobytes() == many[1].tobytes()
 
 
+def test_a_share_of_the_node_overrides_that_of_the_weights(run_node: RunNode) -> None:
+    geometry = {"oc": 2, "ic": 4, "kernel_h": 1, "kernel_w": 1, "stride": 1, "pad": 0}
+    planes = {"in_h": 8, "in_w": 8, "pad_in": 1, "pad_out": 0, "grad_input": 1}
+    plan, _ = run_node("SparsePlan", [np.arange(8, dtype=np.int32)], 2, **geometry, **planes)
+    x = activations(5, 4, 8, 8)
+    inputs = [to_lanes(x, 1), plan, np.array([5], np.int64)]
+    for kept, of in ((1, 20), (3, 7), (1, 1)):
+        saved, tau = run_node("SaveActivation", inputs, 2, kept=kept, of=of)
+        assert_saved((saved, tau), x, kept, of)
+
+
 def test_a_tensor_that_the_plan_was_not_made_for_is_refused(run_node: RunNode) -> None:
     geometry = {"oc": 2, "ic": 3, "kernel_h": 1, "kernel_w": 1, "stride": 1, "pad": 0}
     planes = {"in_h": 4, "in_w": 5, "pad_in": 1, "pad_out": 0, "grad_input": 1}

@@ -204,7 +204,10 @@ class SaveActivation {
   static constexpr Port kOutputs[] = {{"saved", kElementType<uint8_t>},
                                       {"tau", kElementType<float>, /*optional=*/true}};
 
-  explicit SaveActivation(const Attributes& attributes) : prune_(attributes.Int("prune", 0, 1, /*fallback=*/1) != 0) {}
+  explicit SaveActivation(const Attributes& attributes)
+      : prune_(attributes.Int("prune", 0, 1, /*fallback=*/1) != 0),
+        of_(attributes.Int("of", 0, INT32_MAX, /*fallback=*/0)),
+        kept_(attributes.Int("kept", 0, of_, /*fallback=*/0)) {}
 
   void Compute(const Context& context) const {
     const auto x = context.Input<float>(0);
@@ -215,11 +218,10 @@ class SaveActivation {
 
     Census census(context, x.data, lanes);
     uint32_t threshold = 0;
-    const size_t weights = static_cast<size_t>(plan.weights);
-    const size_t nonzero = prune_ ? CountNonZero(context, plan) : weights;
-    if (nonzero < weights) {
+    const Share share = prune_ ? ShareToKeep(context, plan) : Share{1, 1};
+    if (share.kept < share.of) {
       const size_t elements = batch * lanes.channels * lanes.Positions();
-      const size_t k = KeepCount(nonzero, weights, elements);
+      const size_t k = KeepCount(share.kept, share.of, elements);
       threshold = FindThreshold(census, x.data, lanes, batch, k);
     } else {
       census.Take({1, 0});  // nothing in the bracket, every non-zero above it
@@ -230,6 +232,16 @@ class SaveActivation {
   }
 
  private:
+  struct Share {
+    size_t kept, of;
+  };
+
+  // As many of x as there are non-zeros among the layer's weights, unless the node has a share of its own.
+  Share ShareToKeep(const Context& context, const PlanHeader& plan) const {
+    if (of_ > 0) return {static_cast<size_t>(kept_), static_cast<size_t>(of_)};
+    return {CountNonZero(context, plan), static_cast<size_t>(plan.weights)};
+  }
+
   // The layer's non-zero weights. Those of the plan, unless there may be zeros among the values.
   static size_t CountNonZero(const Context& context, const PlanHeader& plan) {
     if (!context.HasInput(3)) return static_cast<size_t>(plan.nnz);
@@ -301,6 +313,7 @@ class SaveActivation {
   }
 
   bool prune_;
+  int64_t of_, kept_;  // a share of x, which overrides that of the weights; of_ = 0: none
 };
 
 }  // namespace

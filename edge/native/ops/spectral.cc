@@ -1,0 +1,151 @@
+// Spectral re-parametrisation: theta = w |w| / sigma, where sigma is the spectral norm of the layer's |W| by one power
+// iteration from a vector of ones. W has a row per output channel; only its non-zeros are known here, with their places.
+//
+// A zero weight has theta = 0 and gradient 0: the slope of w |w| is zero there, and that of |w|, which the norm is made
+// of, counts as zero. The norm is differentiated as well, so each weight's gradient depends on all others.
+#include <cmath>
+
+#include "hyperparameters.h"
+
+namespace sparsyedge {
+namespace {
+
+constexpr Port kPositionsPort = {"positions", ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32};
+
+// The shape of W, and where a flat position is in it.
+class Matrix {
+ public:
+  explicit Matrix(const Attributes& attributes)
+      : rows(static_cast<size_t>(attributes.Int("rows", 1, INT32_MAX))),
+        columns(static_cast<size_t>(attributes.Int("columns", 1, INT32_MAX))),
+        floor(attributes.Float("floor")) {}
+
+  // Half a position away from the next row, so no rounding can reach it: a division would take several times as long.
+  size_t RowOf(int32_t position) const { return static_cast<size_t>((position + 0.5) * rows_per_position_); }
+  size_t ColumnOf(int32_t position) const { return static_cast<size_t>(position) - RowOf(position) * columns; }
+
+  void Require(const Tensor<const float>& w, const Tensor<const int32_t>& positions) const {
+    RequireSameShape(positions, w);
+    for (size_t i = 0; i < positions.size; ++i) {
+      const int32_t position = positions.data[i];
+      if (position < 0 || static_cast<size_t>(position) >= rows * columns) {
+        throw OpError("positions[" + std::to_string(i) + "] is " + std::to_string(position) +
+                      ", must be at least 0 and below " + std::to_string(rows * columns));
+      }
+    }
+  }
+
+  const size_t rows, columns;
+  const float floor;  // keeps the norm of an empty layer from being a divisor of zero
+
+ private:
+  const double rows_per_position_ = 1.0 / static_cast<double>(columns);
+};
+
+double Norm(const std::vector<double>& vector, double floor) {
+  double sum = floor;
+  for (const double value : vector) sum += value * value;
+  return std::sqrt(sum);
+}
+
+// The power iteration: left = |W| 1, u = left / |left|, right = u |W|, sigma = |right|. All sums are taken in order, in
+// double precision, whatever the number of threads.
+struct Iteration {
+  Iteration(const Matrix& matrix, const Tensor<const float>& w, const int32_t* positions)
+      : u(matrix.rows), right(matrix.columns) {
+    for (size_t i = 0; i < w.size; ++i) u[matrix.RowOf(positions[i])] += std::fabs(w.data[i]);
+    left_norm = Norm(u, matrix.floor);
+    for (double& value : u) value /= left_norm;
+    for (size_t i = 0; i < w.size; ++i) {
+      right[matrix.ColumnOf(positions[i])] += u[matrix.RowOf(positions[i])] * std::fabs(w.data[i]);
+    }
+    sigma = Norm(right, matrix.floor);
+  }
+
+  std::vector<double> u, right;
+  double left_norm, sigma;
+};
+
+struct SpectralProp {
+  static constexpr const char* kName = "SpectralProp";
+  static constexpr Port kInputs[] = {{"w"}, kPositionsPort};
+  static constexpr Port kOutputs[] = {{"theta"}};
+
+  explicit SpectralProp(const Attributes& attributes) : matrix(attributes) {}
+
+  static void InferShapes(const ShapeContext& shapes) { shapes.SameAsInput(/*output=*/0, /*input=*/0); }
+
+  void Compute(const Context& context) const {
+    const auto w = context.Input<float>(0);
+    const auto positions = context.Input<int32_t>(1);
+    matrix.Require(w, positions);
+    const auto sigma = static_cast<float>(Iteration(matrix, w, positions.data).sigma);
+    ParallelFill(context, context.Output<float>(0, w.shape),
+                 [w = w.data, sigma](size_t i) { return w[i] * std::fabs(w[i]) / sigma; });
+  }
+
+  Matrix matrix;
+};
+
+// What the norm adds to the gradient of |w| at a place: u[row] * right[column] + left[row].
+struct NormGradient {
+  NormGradient(const Matrix& matrix, const Iteration& forward, const Tensor<const float>& w, const float* dtheta,
+               const int32_t* positions)
+      : u(forward.u), right(forward.right), left(matrix.rows) {
+    double product = 0.0;
+    for (size_t i = 0; i < w.size; ++i) product += double{dtheta[i]} * w.data[i] * std::fabs(w.data[i]);
+    const double dsigma = -product / (forward.sigma * forward.sigma);
+    for (double& value : right) value *= dsigma / forward.sigma;
+    for (size_t i = 0; i < w.size; ++i) {
+      left[matrix.RowOf(positions[i])] += std::fabs(w.data[i]) * right[matrix.ColumnOf(positions[i])];
+    }
+    // Through u = left / |left|: what lies along u does not move it.
+    double along = 0.0;
+    for (size_t row = 0; row < matrix.rows; ++row) along += left[row] * u[row];
+    for (size_t row = 0; row < matrix.rows; ++row) left[row] = (left[row] - along * u[row]) / forward.left_norm;
+  }
+
+  const std::vector<double>& u;
+  std::vector<double> right, left;
+};
+
+// w_new = w - lr * (dw + weight_decay * w). A zero stays exactly zero.
+struct SpectralStep {
+  static constexpr const char* kName = "SpectralStep";
+  static constexpr Port kInputs[] = {{"w"}, {"dtheta"}, kPositionsPort, {"weight_decay"}, {"lr"}};
+  static constexpr Port kOutputs[] = {{"w_new"}};
+  static constexpr InPlace kInPlace[] = {{/*input=*/0, /*output=*/0}};
+
+  explicit SpectralStep(const Attributes& attributes) : matrix(attributes) {}
+
+  static void InferShapes(const ShapeContext& shapes) { shapes.SameAsInput(/*output=*/0, /*input=*/0); }
+
+  void Compute(const Context& context) const {
+    const auto w = context.Input<float>(0);
+    const auto dtheta = context.Input<float>(1);
+    const auto positions = context.Input<int32_t>(2);
+    RequireSameShape(dtheta, w);
+    matrix.Require(w, positions);
+    const float decay = ReadWeightDecay(context, 3);
+    const float lr = ReadLearningRate(context, 4);
+    const Iteration forward(matrix, w, positions.data);
+    const NormGradient norm(matrix, forward, w, dtheta.data, positions.data);
+    const auto w_new = context.Output<float>(0, w.shape);
+    ParallelFill(context, w_new, [&, w = w.data, dtheta = dtheta.data, positions = positions.data](size_t i) {
+      if (w[i] == 0.0f) return 0.0f;
+      const size_t row = matrix.RowOf(positions[i]), column = matrix.ColumnOf(positions[i]);
+      const double slope = norm.u[row] * norm.right[column] + norm.left[row];
+      const double dw = 2.0 * dtheta[i] * std::fabs(w[i]) / forward.sigma + (w[i] < 0.0f ? -slope : slope);
+      return static_cast<float>(w[i] - lr * (dw + double{decay} * w[i]));
+    });
+  }
+
+  Matrix matrix;
+};
+
+}  // namespace
+
+SPARSYEDGE_DEFINE_OP(SpectralProp)
+SPARSYEDGE_DEFINE_OP(SpectralStep)
+
+}  // namespace sparsyedge
