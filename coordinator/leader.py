@@ -31,7 +31,18 @@ from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
 from sparsyedge.edge.link import Connected, Link, Received
-from sparsyedge.edge.messages import CHUNK_BYTES, Accepted, DeviceStatus, Grant, Offer, Refused, Report, Topics
+from sparsyedge.edge.messages import (
+    CHUNK_BYTES,
+    Accepted,
+    Catalogue,
+    DeviceStatus,
+    Grant,
+    Offer,
+    Refused,
+    Report,
+    Topics,
+    decode,
+)
 
 __all__ = ["Leader"]
 
@@ -97,6 +108,7 @@ class Leader:
             self._topics.offer("+"),
             self._topics.report("+"),
             self._topics.upload("+", "+", "+"),
+            self._topics.catalogue,
         ):
             self._link.subscribe(pattern)
         self._note_waiting()
@@ -180,6 +192,9 @@ class Leader:
     # ---- messages in -------------------------------------------------------------------------------------------------
 
     def _read(self, received: Received) -> None:
+        if received.topic == self._topics.catalogue:
+            self._take_over(received)
+            return
         message = inbox.read(self._topics, received)
         if message is not None and message.device in self._bans:
             message = inbox.Garbage(message.device, BANNED)
@@ -204,6 +219,15 @@ class Leader:
                 self._count_refusal(device, reason)
             case None:
                 log.debug("nothing to do about a message on %s", received.topic)
+
+    def _take_over(self, received: Received) -> None:
+        """Clear what another coordinator has left; what comes without having been kept is our own word."""
+        if not received.retained or not received.payload:
+            return
+        try:
+            self._outbox.take_over(decode(received.payload, Catalogue))
+        except FrameError as error:
+            log.warning("what an earlier coordinator has left on the broker is unknown: %s", error)
 
     def _note_status(self, message: inbox.StatusChanged) -> None:
         device, status = message.device, message.status

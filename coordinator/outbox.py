@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import LinkError
-from sparsyedge.edge.messages import Blob, Reply, RoundTask, Topics, encode
+from sparsyedge.edge.messages import Blob, Catalogue, Reply, RoundTask, Topics, encode
 from sparsyedge.edge.transfer import chunk_of
 
 __all__ = ["Outbox"]
@@ -35,6 +35,7 @@ class Outbox:
         self._up = True
         for blob in list(self._withdrawn.values()):
             self._clear(blob)
+        self._publish_catalogue()
         for blob, read in list(self._blobs.values()):
             self._publish_chunks(blob, read())
         self._publish(self._topics.round, self._task, retain=True)
@@ -44,14 +45,25 @@ class Outbox:
         self._blobs[blob.sha256] = (blob, read)
         self._withdrawn.pop(blob.sha256, None)
         if self._up:
+            # First, so that no chunk is ever on the broker that a successor would not know of.
+            self._publish_catalogue()
             self._publish_chunks(blob, read())
 
     def keep_only(self, blobs: set[str]) -> None:
         """Withdraw every blob whose hash is not among these, so that the broker can forget it."""
         for sha256 in set(self._blobs) - blobs:
             blob, _ = self._blobs.pop(sha256)
-            self._withdrawn[sha256] = blob
-            self._clear(blob)
+            self._withdraw(blob)
+        self._publish_catalogue()
+
+    def take_over(self, left: Catalogue) -> None:
+        """Withdraw what a coordinator before this one has left on the broker and this one does not offer."""
+        for blob in left.blobs:
+            if blob.sha256 not in self._blobs:
+                self._withdraw(blob)
+            else:
+                # It may have been cut into more chunks.
+                self._clear_chunks(blob, start=self._blobs[blob.sha256][0].chunks)
 
     def announce(self, task: RoundTask) -> None:
         """Say what the fleet does now."""
@@ -66,11 +78,22 @@ class Outbox:
         for index in range(blob.chunks):
             self._publish(self._topics.chunk(blob.sha256, index), chunk_of(content, blob, index), retain=True)
 
+    def _publish_catalogue(self) -> None:
+        blobs = (*(blob for blob, _ in self._blobs.values()), *self._withdrawn.values())
+        self._publish(self._topics.catalogue, encode(Catalogue(blobs=blobs)) if blobs else b"", retain=True)
+
+    def _withdraw(self, blob: Blob) -> None:
+        self._withdrawn[blob.sha256] = blob
+        self._clear(blob)
+
     def _clear(self, blob: Blob) -> None:
-        for index in range(blob.chunks):
-            self._publish(self._topics.chunk(blob.sha256, index), b"", retain=True)
+        self._clear_chunks(blob)
         if self._up:
             del self._withdrawn[blob.sha256]
+
+    def _clear_chunks(self, blob: Blob, *, start: int = 0) -> None:
+        for index in range(start, blob.chunks):
+            self._publish(self._topics.chunk(blob.sha256, index), b"", retain=True)
 
     def _publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         if not self._up:

@@ -22,6 +22,7 @@ __all__ = [
     "MIN_CHUNK_BYTES",
     "Accepted",
     "Blob",
+    "Catalogue",
     "Delta",
     "DeviceStatus",
     "Grant",
@@ -45,6 +46,8 @@ MAX_CHUNK_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 1 << 30
 MAX_COHORT = 100_000
 MAX_DELTAS = 8
+MAX_BLOBS = 64
+"""A run has a dozen on the broker at a time."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -99,6 +102,12 @@ class RoundTask(Message, frozen=True):
     """The model once more for devices that hold an earlier one, the latest of those first."""
     signature: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
     """The operator's Ed25519 signature of the manifest, in hex; devices of a secured fleet take no other."""
+
+
+class Catalogue(Message, frozen=True):
+    """Retained by the coordinator: the blobs whose chunks it has published, so that its successor can withdraw them."""
+
+    blobs: Annotated[tuple[Blob, ...], msgspec.Meta(max_length=MAX_BLOBS)]
 
 
 class Lease(Message, frozen=True):
@@ -210,6 +219,11 @@ class Topics:
     def lease(self) -> str:
         """Coordinators among themselves, retained, with a last will: the Lease."""
         return f"{self.root}/lease"
+
+    @property
+    def catalogue(self) -> str:
+        """Coordinators among themselves, retained: the Catalogue."""
+        return f"{self.root}/blobs"
 
     def chunk(self, blob: str, index: int | Literal["+"]) -> str:
         """Coordinator to all, retained: one chunk of a model or of an artifact file."""

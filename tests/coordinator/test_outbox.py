@@ -9,7 +9,7 @@ import pytest
 from sparsyedge.coordinator.outbox import Outbox
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Accepted, Blob, Topics
+from sparsyedge.edge.messages import Accepted, Blob, Catalogue, Topics, decode
 from sparsyedge.edge.transfer import blob_of
 
 TOPICS = Topics("lab")
@@ -99,3 +99,45 @@ def test_before_the_first_round_an_old_task_is_cleared(outbox: Outbox, link: Fak
     link.retained[TOPICS.round] = b"of a run that is gone"
     outbox.renew()
     assert link.retained == {}
+
+
+def listed(link: FakeLink) -> set[str]:
+    payload = link.retained.get(TOPICS.catalogue)
+    return {blob.sha256 for blob in decode(payload, Catalogue).blobs} if payload else set()
+
+
+def test_a_blob_is_in_the_catalogue_before_its_first_chunk_and_until_its_last_is_gone(
+    outbox: Outbox, link: FakeLink, blob: Blob
+) -> None:
+    outbox.renew()
+    link.limit = len(link.sent) + 1
+    outbox.put(blob, lambda: CONTENT)
+    assert (listed(link), chunks(link, blob)) == ({blob.sha256}, b"")
+    link.limit = 1000
+    outbox.renew()
+    link.limit = len(link.sent) + 1
+    outbox.keep_only(set())
+    assert (listed(link), chunks(link, blob)) == ({blob.sha256}, CONTENT[1024:])
+    link.limit = 1000
+    outbox.renew()
+    assert link.retained == {}
+
+
+def test_what_an_earlier_coordinator_left_is_withdrawn_and_what_both_offer_stays(link: FakeLink, blob: Blob) -> None:
+    other = blob_of(b"of a round long past", chunk_bytes=1024)
+    # The same content in more chunks, as for a broker with smaller packets.
+    finer = blob_of(CONTENT * 2, chunk_bytes=1024)
+    coarser = blob_of(CONTENT * 2, chunk_bytes=4096)
+    killed = Outbox(cast("Link", link), TOPICS)
+    killed.renew()
+    for each, content in ((blob, CONTENT), (other, b"of a round long past"), (finer, CONTENT * 2)):
+        killed.put(each, lambda content=content: content)  # type: ignore[misc]
+    left = decode(link.retained[TOPICS.catalogue], Catalogue)
+    outbox = Outbox(cast("Link", link), TOPICS)
+    outbox.put(blob, lambda: CONTENT)
+    outbox.put(coarser, lambda: CONTENT * 2)
+    outbox.renew()
+    outbox.take_over(left)
+    assert (chunks(link, blob), chunks(link, coarser)) == (CONTENT, CONTENT * 2)
+    assert len(link.retained) == 1 + blob.chunks + coarser.chunks
+    assert listed(link) == {blob.sha256, coarser.sha256}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, RunThread, answer
+from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, RunThread, answer, retained_below
 
 from sparsyedge.coordinator.aggregate import average
 from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.lease import FleetLease
 from sparsyedge.coordinator.lock import RunLock
 from sparsyedge.coordinator.store import STORE_NAME, ClosedRound, Store
+from sparsyedge.edge.artifacts import File
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.link import Link, Received
@@ -93,6 +95,35 @@ def test_the_next_round_starts_from_the_model_on_disk(fleet: Fleet) -> None:
     assert model_id(device.download(again)) == task.model_id
     device.deliver(again)
     assert run.result().run.model_id == model_id(average([(10, answer("d1", 2, fleet.initial))]))
+
+
+def test_chunks_that_a_killed_coordinator_left_on_the_broker_are_withdrawn_by_the_next(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch:
+        # It dies when its round closes, and whatever it has published stays.
+        patch.setattr(GlobalModel, "close_round", die)
+        run = fleet.start(rounds=1, cohort_size=1)
+        (device,) = fleet.join("d1")
+        device.deliver(device.until_round(1))
+        with pytest.raises(Died):
+            run.result()
+    artifact = f"{TOPICS.root}/blob/{fleet.artifacts.manifest.files['training'].sha256}/#"
+    assert retained_below(fleet.port, artifact)
+    # Another run with other artifacts, which does not know of them.
+    path = fleet.artifacts.path("training")
+    path.write_bytes(b"another graph")
+    file = File("training", hashlib.sha256(b"another graph").hexdigest(), len(b"another graph"))
+    fleet.artifacts.manifest.files["training"] = file  # type: ignore[index]
+    fleet.artifacts.save_manifest()
+    device.task = None
+    run = fleet.start(name="r2", run_dir=str(tmp_path / "another"))
+    task = device.until_round(1)
+    device.until(lambda: not retained_below(fleet.port, artifact))
+    device.deliver(task)
+    run.result()
+    assert retained_below(fleet.port, f"{TOPICS.root}/blob/#") == []
+    assert retained_below(fleet.port, TOPICS.catalogue) == []
 
 
 def test_a_round_that_had_all_its_updates_is_closed_after_the_restart(
