@@ -58,10 +58,11 @@ class Board:
         """Announce a round that ends in `left_s`; its model replaces the one of the round before."""
         blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
-            self._outbox.put(self._cut(model.blob), model.frame)
+            self._outbox.put(self._cut(model.blob), model.frame_reader())
         deltas = tuple(msgspec.structs.replace(delta, model=self._cut(delta.model)) for delta in model.deltas)
         for delta in deltas:
-            self._outbox.put(delta.model, partial(model.delta_frame, delta))
+            # The frame itself: the model may have moved on when a broker that comes back is told again.
+            self._outbox.put(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
             run=self._config.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.deliver import write_model
@@ -98,7 +99,14 @@ class GlobalModel:
 
     def frame(self) -> bytes:
         """The present version as a frame that stands alone."""
-        return self._versions.load(self._round).frame
+        return self.frame_reader()()
+
+    def frame_reader(self) -> Callable[[], bytes]:
+        """Reads the frame of the present version, also when that is no longer the present one."""
+        return partial(self._read_frame, self._round)
+
+    def _read_frame(self, round_number: int) -> bytes:
+        return self._versions.load(round_number).frame
 
     def delta_frame(self, delta: Delta) -> bytes:
         """The frame of one of the present deltas."""

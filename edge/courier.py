@@ -41,6 +41,8 @@ TICK_S = 0.5
 STALL_S = 5.0
 DOWNLOAD_TIMEOUT_S = 600.0
 OFFER_AGAIN_S = 3.0
+SOON_S = 1.0
+"""Within which a fleet offers to a coordinator that has come back: not in step either."""
 LAST_WORD_S = 2.0
 """How long to wait for the answer to an offer once the round is over: the two messages may overtake each other."""
 STATUS_TIMEOUT_S = 5.0
@@ -82,6 +84,8 @@ class Courier:
         self._reply: Reply | None = None
         self._assembly: Assembly | None = None
         self._progress_s = 0.0
+        self._announced = 0
+        """How often a task has come, the same one included."""
 
     # ---- status and task ---------------------------------------------------------------------------------------------
 
@@ -152,6 +156,7 @@ class Courier:
         match self._topics.parse(message.topic):
             case ("round",):
                 self.task = decode(message.payload, RoundTask) if message.payload else None
+                self._announced += 1
             case ("dev", _, "reply"):
                 self._reply = decode_reply(message.payload)
             case ("blob", sha256, index) if self._assembly and self._assembly.blob.sha256 == sha256:
@@ -204,6 +209,7 @@ class Courier:
     def deliver(self, offer: Offer, frame: bytes, *, wanted: Callable[[], bool]) -> Accepted | Refused:
         """Repeat the offer, sending the chunks that are asked for, until the answer is final; raises Abandoned."""
         offer_s = leave_s = 0.0
+        announced = self._announced
         while True:
             now_s = time.monotonic()
             if wanted():
@@ -215,6 +221,10 @@ class Courier:
                 # A coordinator that is busy keeps silent; the fleet must not ask in step.
                 offer_s = now_s + OFFER_AGAIN_S * random.uniform(0.5, 1.5)
             self.listen(min(TICK_S, max(0.0, offer_s - time.monotonic())))
+            if announced != self._announced:
+                # A coordinator that was started again announces its round again, and knows of no offer.
+                announced = self._announced
+                offer_s = min(offer_s, now_s + random.uniform(0.0, SOON_S))
             reply = self._take_reply(offer)
             if isinstance(reply, Grant):
                 self._send_chunks(offer, frame, reply, wanted)

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 import numpy as np
 import pytest
 
+from sparsyedge.coordinator.board import Board
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.events import OpenRound
 from sparsyedge.coordinator.global_model import GlobalModel
+from sparsyedge.coordinator.outbox import Outbox
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Manifest
+from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.frame import Mask
-from sparsyedge.edge.messages import Offer, Report
+from sparsyedge.edge.messages import Offer, Report, RoundTask, Topics, decode
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.tensors import State, Tensors, count_nonzero, model_id
-from sparsyedge.edge.transfer import blob_of
+from sparsyedge.edge.transfer import Assembly, blob_of
 from sparsyedge.edge.wire import Codec, decode_frame, read_header
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
@@ -75,6 +79,16 @@ class Device:
     def keep(self, coded: Coded) -> None:
         """What the update left unsaid, for the next one."""
         self.residual = unpack_residual(coded.residual, {WEIGHT: self.manifest.shapes[WEIGHT]})
+
+
+class FakeLink:
+    """Keeps what a broker would retain."""
+
+    def __init__(self) -> None:
+        self.retained: dict[str, bytes] = {}
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        self.retained[topic] = payload
 
 
 class Run:
@@ -267,6 +281,27 @@ def test_moves_below_the_codecs_resolution_arrive_in_time(
         ended = run.devices[0].fetch(run.model, initial)[WEIGHT]
     travelled = (ended - start)[kept] / (wanted - start)[kept]
     assert abs(np.median(travelled) - 1) < 0.15
+
+
+def test_a_broker_that_comes_back_after_the_close_of_a_round_gets_that_rounds_frames(
+    tmp_path: Path, artifacts: Artifacts, initial: State
+) -> None:
+    run = Run(tmp_path / "run", artifacts, initial, "lossless")
+    with closing(run.store):
+        run.play(3)
+        link = FakeLink()
+        outbox = Outbox(cast("Channel", link), Topics("lab"))
+        board = Board(run.config, artifacts, outbox)
+        board.open_round(OpenRound(4, DEVICES, 60.0), run.model, left_s=60.0)
+        assert len(run.model.deltas) == 2
+        run.play(1)
+        outbox.renew()
+    task = decode(link.retained[Topics("lab").round], RoundTask)
+    for blob in (task.model, *(delta.model for delta in task.deltas)):
+        assembly = Assembly(blob)
+        for index in range(blob.chunks):
+            assembly.put(index, link.retained[Topics("lab").chunk(blob.sha256, index)])
+        assert len(assembly.content()) == blob.bytes
 
 
 def test_the_codec_of_a_run_file_is_checked(tmp_path: Path) -> None:
