@@ -114,7 +114,7 @@ def test_chunks_that_a_killed_coordinator_left_on_the_broker_are_withdrawn_by_th
     path = fleet.artifacts.path("training")
     path.write_bytes(b"another graph")
     file = File("training", hashlib.sha256(b"another graph").hexdigest(), len(b"another graph"))
-    fleet.artifacts.manifest.files["training"] = file  # type: ignore[index]
+    fleet.artifacts.manifest.files["training"] = file
     fleet.artifacts.save_manifest()
     device.task = None
     run = fleet.start(name="r2", run_dir=str(tmp_path / "another"))
