@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from scipy import stats
-
 from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.demo import ALPHA, PRESETS
+from sparsyedge.benchmarks.paired import CONFIDENCE, Interval, paired_difference
 from sparsyedge.benchmarks.simulate.hub import Drop
 from sparsyedge.benchmarks.simulate.run import simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
@@ -27,9 +25,7 @@ from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.store import STORE_NAME, Store
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["Pair", "interval", "lost", "main"]
-
-CONFIDENCE = 0.95
+__all__ = ["Pair", "lost", "main"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,11 @@ def main(argv: list[str]) -> int:
     for seed in range(arguments.seeds):
         pairs.append(_pair(arguments, seed))
         print(f"seed {seed}: {pairs[-1]}", file=sys.stderr, flush=True)
-    difference, low, high = interval([pair.dropout - pair.complete for pair in pairs])
+    difference = paired_difference([pair.dropout for pair in pairs], [pair.complete for pair in pairs])
     if arguments.json:
-        print(json.dumps(_document(arguments, pairs, difference, low, high)))
+        print(json.dumps(_document(arguments, pairs, difference)))
     else:
-        _print(arguments, pairs, difference, low, high)
+        _print(arguments, pairs, difference)
     return 0
 
 
@@ -69,17 +65,6 @@ def lost(seed: int, devices: tuple[str, ...], share: float) -> Drop:
         return lot(round_number, device) < share and device != luckiest
 
     return drop
-
-
-def interval(differences: list[float]) -> tuple[float, float, float]:
-    """The mean of paired differences and the ends of its 95 % interval (Student's t); NaN ends for a single pair."""
-    count = len(differences)
-    mean = sum(differences) / count
-    if count < 2:
-        return mean, math.nan, math.nan
-    error = stats.sem(differences)
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * float(error)
-    return mean, mean - reach, mean + reach
 
 
 def _pair(arguments: argparse.Namespace, seed: int) -> Pair:
@@ -136,29 +121,27 @@ def _accuracy(summary: RunSummary) -> float:
     return 100 * accuracy
 
 
-def _document(
-    arguments: argparse.Namespace, pairs: list[Pair], difference: float, low: float, high: float
-) -> dict[str, object]:
+def _document(arguments: argparse.Namespace, pairs: list[Pair], difference: Interval) -> dict[str, object]:
     return {
         "rounds": arguments.rounds,
         "devices": arguments.devices,
         "width": arguments.width,
         "dropout": arguments.dropout,
         "pairs": [asdict(pair) for pair in pairs],
-        "difference_points": difference,
-        "interval_points": None if math.isnan(low) else [low, high],
+        "difference_points": difference.mean,
+        "interval_points": None if len(pairs) < 2 else [difference.low, difference.high],
         "confidence": CONFIDENCE,
     }
 
 
-def _print(arguments: argparse.Namespace, pairs: list[Pair], difference: float, low: float, high: float) -> None:
+def _print(arguments: argparse.Namespace, pairs: list[Pair], difference: Interval) -> None:
     for pair in pairs:
         print(
             f"seed {pair.seed}: {pair.complete:.2f} % with all devices, {pair.dropout:.2f} % with "
             f"{arguments.dropout:.0%} lost ({pair.updates_lost} of {arguments.rounds * arguments.devices} updates)"
         )
-    ends = "" if math.isnan(low) else f", 95 % interval {low:+.2f} to {high:+.2f}"
-    print(f"difference: {difference:+.2f} points{ends} ({len(pairs)} pairs)")
+    ends = "" if len(pairs) < 2 else f", 95 % interval {difference.low:+.2f} to {difference.high:+.2f}"
+    print(f"difference: {difference.mean:+.2f} points{ends} ({len(pairs)} pairs)")
 
 
 def _share(text: str) -> float:

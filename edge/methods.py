@@ -18,7 +18,7 @@ import msgspec
 from sparsyedge.edge.config import Section, read_section
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "group_of", "make_method", "method_of"]
+__all__ = ["FLOOR_STEPS", "METHODS", "Method", "MethodConfig", "MethodRow", "group_of", "make_method", "method_of"]
 
 Sparsity: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -28,6 +28,7 @@ Reparametrisation = Literal["none", "power", "spectral", "auto-beta"]
 Exponent = Literal["max", "sigma"]
 WeightPruning = Literal["none", "copy", "in-place"]
 ActivationDensity = Literal["weights", "target"]
+ActivationThreshold = Literal["step", "round"]
 Uplink = Literal["whole", "weights", "delta"]
 Aggregation = Literal["mean", "nonzero-mean"]
 MaskRule = Literal["free", "fixed", "layer-density", "evolving", "last-round"]
@@ -35,6 +36,8 @@ MaskRule = Literal["free", "fixed", "layer-density", "evolving", "last-round"]
 MAX_BETA = 10.0
 DEFAULT_SPARSITY = 0.95
 DEFAULT_WEIGHT_DECAY = 1e-3
+FLOOR_STEPS = 10_000
+"""How finely the ops know a share."""
 
 
 class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,6 +61,11 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Whether the gradient of a layer's weights sees only the largest values of the layer's input."""
     activation_density: ActivationDensity = "weights"
     """How densely an input is kept: as the layer's own weights are, or as the target says, in all layers but one."""
+    activation_floor: Share = 0.0
+    """The share of an input that is kept at least, however few weights are left; in ten-thousandths."""
+    activation_threshold: ActivationThreshold = "step"
+    """Whether the size from which values of an input are kept is found in every step, or in a round's first one and
+    stays, except in linear layers."""
     uplink: Uplink = "weights"
     """What of an update is pruned by one global ranking of magnitudes: nothing, the weights, or their change."""
     aggregation: Aggregation = "mean"
@@ -82,6 +90,11 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def keeps_zeros(self) -> bool:
         """Whether local training leaves every weight at zero that it found there."""
         return self.zero_grad_at_zero and self.mask != "evolving"
+
+    @property
+    def least_activations(self) -> Fraction:
+        """`activation_floor` as a fraction that all sides count with."""
+        return Fraction(round(self.activation_floor * FLOOR_STEPS), FLOOR_STEPS)
 
     @property
     def density(self) -> Fraction:
@@ -123,6 +136,8 @@ class MethodConfig(Section, frozen=True, kw_only=True):
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] | None = None
     exponent: Exponent | None = None
     prune_weights: Literal["copy", "in-place"] | None = None
+    activation_floor: Share | None = None
+    activation_threshold: ActivationThreshold | None = None
     uplink: Literal["weights", "delta"] | None = None
     aggregation: Aggregation | None = None
     mask_interval: Positive | None = None
@@ -139,6 +154,7 @@ class MethodRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 COMMON_OPTIONS = ("weight_decay",)
+ACTIVATION_OPTIONS = ("activation_floor", "activation_threshold")
 PRUNING_OPTIONS = ("sparsity", "uplink", "aggregation", "sparsities", "shares")
 
 METHODS: dict[str, MethodRow] = {
@@ -149,7 +165,7 @@ METHODS: dict[str, MethodRow] = {
     "sparsyfed": MethodRow(
         summary="powers of weights, inputs pruned as densely as the weights, global top-k on what is sent",
         fields={"beta": 1.25, "zero_grad_at_zero": True, "prune_activations": True},
-        options=("beta", *PRUNING_OPTIONS),
+        options=("beta", *ACTIVATION_OPTIONS, *PRUNING_OPTIONS),
     ),
     "sparsyfed-no-act": MethodRow(
         summary="sparsyfed without activation pruning",
@@ -169,7 +185,7 @@ METHODS: dict[str, MethodRow] = {
             "prune_activations": True,
             "mask": "fixed",
         },
-        options=PRUNING_OPTIONS,
+        options=(*ACTIVATION_OPTIONS, *PRUNING_OPTIONS),
     ),
     "zerofl": MethodRow(
         summary="each step computes with every layer's largest weights and inputs; global top-k on what is sent",
@@ -200,7 +216,7 @@ METHODS: dict[str, MethodRow] = {
     "auto-beta": MethodRow(
         summary="sparsyfed with an exponent per layer, derived from the layer's weights when a round begins",
         fields={"reparametrisation": "auto-beta", "zero_grad_at_zero": True, "prune_activations": True},
-        options=("exponent", *PRUNING_OPTIONS),
+        options=("exponent", *ACTIVATION_OPTIONS, *PRUNING_OPTIONS),
     ),
     "naive-powerprop": MethodRow(
         summary="powers of weights, trained and sent dense; the model of the last round is pruned",

@@ -43,7 +43,8 @@ def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Ru
     Round 1 starts from dense weights, so it is trained dense. Without a training API there is nothing to choose: the
     sparse graph then serves dense models as well.
     """
-    if runtime == "stock":
+    if runtime == "stock" or manifest.method.activation_threshold == "round":
+        # The training API has nowhere to keep a threshold between two steps.
         return "sparse"
     if not manifest.method.zero_grad_at_zero:
         return "dense"

@@ -23,7 +23,11 @@ from sparsyedge.edge.reparametrise import layer_exponents, positions_name
 from sparsyedge.edge.session import Kind
 from sparsyedge.edge.tensors import FloatArray, State
 
-__all__ = ["SparseSession"]
+__all__ = ["THRESHOLD", "SparseSession"]
+
+THRESHOLD = ".tau"
+"""Ends the name of a threshold that steps hand on to the next, of the layer whose weight's name begins it."""
+NO_THRESHOLD = np.array([-1], dtype=np.float32)
 
 
 class SparseSession:
@@ -37,6 +41,7 @@ class SparseSession:
         self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
         self._step = open_graph(artifacts.path("sparse_step"), threads=threads)
         self._outputs = [output.name for output in self._step.get_outputs()]
+        self._thresholds = [each.name for each in self._step.get_inputs() if each.name.endswith(THRESHOLD)]
         self._fixed: dict[str, NDArray[Any]] = {}
         self._changing: dict[str, NDArray[Any]] = {}
         self._positions: dict[str, NDArray[np.int32]] = {}
@@ -51,6 +56,7 @@ class SparseSession:
         for name, value in state.items():
             if name not in self._manifest.prunable:
                 self._changing[name] = np.ascontiguousarray(value, dtype=np.float32)
+        self._changing |= dict.fromkeys(self._thresholds, NO_THRESHOLD)
         for name in self._manifest.prunable:
             if name not in self._positions:
                 self._plan_layer(name, state[name])

@@ -29,7 +29,7 @@ from sparsyedge.edge.artifacts import (
     Parameter,
 )
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.methods import Method
+from sparsyedge.edge.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
 from sparsyedge.edge.reparametrise import layer_exponents
 from sparsyedge.edge.storage import sha256_file
@@ -164,7 +164,8 @@ def _edit_generated(staging: Path, *, method: Method, prunable: Iterable[str]) -
     if method.prune_activations and method.activation_density == "target":
         rewrite.insert_activation_pruning(graphs["training"], prunable, density=method.density)
     elif method.prune_activations:
-        rewrite.insert_activation_pruning(graphs["training"], prunable)
+        least = int(method.least_activations * FLOOR_STEPS)
+        rewrite.insert_activation_pruning(graphs["training"], prunable, least=least)
     if method.prune_weights != "none":
         rewrite.insert_weight_pruning(graphs["training"], prunable, method.density)
     if method.masks_gradients:

@@ -38,6 +38,7 @@ class Conv:
     plane_out: Plane
     halo_in: int = 0
     needs_input_gradient: bool = True
+    linear: bool = False
 
     @property
     def halo_out(self) -> int:
@@ -280,6 +281,7 @@ class _Reader:
                 pad=0,
                 plane_in=(1, 1),
                 plane_out=(1, 1),
+                linear=True,
             )
         )
         self._layers.append(Bias(x=product, y=y, bias=node.input[2]))

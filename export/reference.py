@@ -58,12 +58,13 @@ def reference_step(
     *,
     learning_rate: float,
     exponents: Mapping[str, float] | None = None,
+    thresholds: dict[str, float] | None = None,
 ) -> ReferenceStep:
-    """Take one step on the model in place, BatchNorm's statistics included."""
+    """Take one step on the model in place, BatchNorm's statistics included; the rest is as `backward` has it."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=method.weight_decay)
     optimizer.zero_grad()
-    loss, choices = backward(model, method, x, y, exponents=exponents)
+    loss, choices = backward(model, method, x, y, exponents=exponents, thresholds=thresholds)
     gradients = {
         name: (w.grad + method.weight_decay * w).detach().cpu().numpy().copy()
         for name, w in model.named_parameters()
@@ -74,17 +75,25 @@ def reference_step(
 
 
 def backward(
-    model: nn.Module, method: Method, x: Tensor, y: Tensor, *, exponents: Mapping[str, float] | None = None
+    model: nn.Module,
+    method: Method,
+    x: Tensor,
+    y: Tensor,
+    *,
+    exponents: Mapping[str, float] | None = None,
+    thresholds: dict[str, float] | None = None,
 ) -> tuple[float, Choices]:
     """Forward and backward of one batch: gradients, without weight decay, are in the parameters; returns the loss.
 
     `exponents` are those of the layers when the round began, where the method derives them; else this step's.
+    `thresholds` are those of the inputs in the round so far, where the method keeps them; new ones are added.
     """
     prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
     thetas = effective_weights(model, method, prunable, exponents or derive_exponents(model, method, prunable))
     # Where the target says how dense inputs are, the first layer's stay whole.
     pruned = prunable[1:] if method.activation_density == "target" else prunable
-    mode = _MethodMode({id(thetas[name]): name for name in pruned} if method.prune_activations else {}, method)
+    weights = {id(thetas[name]): name for name in pruned} if method.prune_activations else {}
+    mode = _MethodMode(weights, method, {} if thresholds is None else thresholds)
     with mode:
         logits = torch.func.functional_call(model, {**dict(model.named_parameters()), **thetas}, (x,))
     loss = functional.cross_entropy(logits, y)
@@ -150,27 +159,38 @@ def _mask_gradients(model: nn.Module, prunable: Sequence[str]) -> None:
             w.grad[w.detach() == 0] = 0
 
 
-def prune_activation(x: Tensor, weight: Tensor) -> Tensor:
+def prune_activation(x: Tensor, weight: Tensor, *, least: Fraction = Fraction(0)) -> Tensor:
     """The copy of a layer's input that feeds its weight gradient: the largest |x|, as densely as the weights are."""
-    return keep_largest(x, Fraction(int(torch.count_nonzero(weight)), weight.numel()))
+    return keep_largest(x, max(_density(weight), least))
+
+
+def _density(weight: Tensor) -> Fraction:
+    return Fraction(int(torch.count_nonzero(weight)), weight.numel())
 
 
 def keep_largest(x: Tensor, density: Fraction) -> Tensor:
     """The largest |x|, of which ties are all kept; at least one."""
+    return _keep_from(x, _threshold(x, density))
+
+
+def _threshold(x: Tensor, density: Fraction) -> float:
+    """The size from which so many of x are kept; 0 keeps all."""
     keep = max(1, math.ceil(density * x.numel()))
-    if keep >= x.numel():
-        return x
-    threshold = torch.topk(x.abs().reshape(-1), keep).values[-1]
+    return 0.0 if keep >= x.numel() else float(torch.topk(x.abs().reshape(-1), keep).values[-1])
+
+
+def _keep_from(x: Tensor, threshold: float) -> Tensor:
     return torch.where(x.abs() >= threshold, x, torch.zeros_like(x))
 
 
 class _MethodMode(TorchFunctionMode):
     """Gives the layers of the named weights (by tensor `id`) the method's backward; writes down signs and masks."""
 
-    def __init__(self, weights: Mapping[int, str], method: Method) -> None:
+    def __init__(self, weights: Mapping[int, str], method: Method, thresholds: dict[str, float]) -> None:
         super().__init__()
         self._weights = weights
         self._method = method
+        self._thresholds = thresholds
         self.choices = Choices()
 
     def __torch_function__(
@@ -187,12 +207,20 @@ class _MethodMode(TorchFunctionMode):
 
     def _layer(self, func: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         """The layer's output on the whole input, with a weight gradient that sees the pruned input alone."""
-        target = self._method.activation_density == "target"
-        pruned = (
-            keep_largest(x.detach(), self._method.density) if target else prune_activation(x.detach(), weight.detach())
-        )
-        self.choices.kept_activations[self._weights[id(weight)]] = pruned != 0
+        name = self._weights[id(weight)]
+        pruned = self._pruned(name, x.detach(), weight.detach(), linear=func is functional.linear)
+        self.choices.kept_activations[name] = pruned != 0
         for_weight = func(pruned, weight, bias, *rest)
         return func(x, weight.detach(), None if bias is None else bias.detach(), *rest) + (
             for_weight - for_weight.detach()
         )
+
+    def _pruned(self, name: str, x: Tensor, weight: Tensor, *, linear: bool) -> Tensor:
+        method = self._method
+        if method.activation_density == "target":
+            return keep_largest(x, method.density)
+        if method.activation_threshold == "step" or linear:
+            return prune_activation(x, weight, least=method.least_activations)
+        if name not in self._thresholds and _density(weight) < 1:
+            self._thresholds[name] = _threshold(x, max(_density(weight), method.least_activations))
+        return _keep_from(x, self._thresholds.get(name, 0.0))

@@ -86,13 +86,13 @@ def keep_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
 
 
 def insert_activation_pruning(
-    model: onnx.ModelProto, prunable: Iterable[str], *, density: Fraction | None = None
+    model: onnx.ModelProto, prunable: Iterable[str], *, density: Fraction | None = None, least: int = 0
 ) -> None:
     """Feed each weight gradient from a pruned copy of its layer's input; nothing else of the graph sees the copy.
 
     The copy is as dense as the layer's weights, or has the given density in all layers but the first. ConvGrad reads X
     only for the weight's gradient and W only for the input's, so the pruned copy changes just what the method says. A
-    linear layer's weight gradient is a Gemm of its own.
+    linear layer's weight gradient is a Gemm of its own. `least` of 10,000 values are kept in any case.
     """
     graph = model.graph
     layers = _layer_inputs(graph.node, prunable)
@@ -113,6 +113,7 @@ def insert_activation_pruning(
                     [pruned],
                     name=f"{weight}.PruneActivation",
                     domain=OP_DOMAIN,
+                    least=least,
                 )
             )
             redirect(node, {activation: pruned})

@@ -16,9 +16,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.methods import Method
+from sparsyedge.edge.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.edge.reparametrise import NORM_FLOOR, exponent_name, positions_name
+from sparsyedge.edge.sparse_session import THRESHOLD
 from sparsyedge.export.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
 from sparsyedge.export.rewrite import BETA, DENSITY, OP_DOMAIN_VERSION, WEIGHT_DECAY, density_tensor
 from sparsyedge.export.trace import INPUT_NAME, OPSET
@@ -96,7 +97,11 @@ class _Step:
         theta = self._reparametrise(conv)
         self._emit("SparseConv", [conv.x, theta, f"{name}.plan"], [conv.y], pad_out=self.network.halo(conv.y))
         counted, share = self._saved_share(conv)
-        self._emit("SaveActivation", [conv.x, f"{name}.plan", BATCH, *counted], [f"{name}.saved"], **share)
+        inputs, outputs = [conv.x, f"{name}.plan", BATCH, *counted], [f"{name}.saved"]
+        if self._hands_on_threshold(conv):
+            inputs += [*([] if counted else [""]), f"{name}{THRESHOLD}"]
+            outputs.append(f"{name}{THRESHOLD}.new")
+        self._emit("SaveActivation", inputs, outputs, **share)
 
     def _reparametrise(self, conv: Conv) -> str:
         """From a layer's values to what it computes with; returns the name of that."""
@@ -122,7 +127,13 @@ class _Step:
             density = self.method.density
             return [], {"prune": 0} if first else {"kept": density.numerator, "of": density.denominator}
         # Where zeros are among the values, the plan does not know how many there are.
-        return ([] if self.method.zero_grad_at_zero else [f"{conv.weight}.values"]), {"prune": 1}
+        counted = [] if self.method.zero_grad_at_zero else [f"{conv.weight}.values"]
+        return counted, {"prune": 1, "least": int(self.method.least_activations * FLOOR_STEPS)}
+
+    def _hands_on_threshold(self, conv: Conv) -> bool:
+        """Whether the size from which inputs are kept is that of the round's first step; never so in linear layers."""
+        method = self.method
+        return method.prune_activations and method.activation_threshold == "round" and not conv.linear
 
     def _forward_norm(self, norm: Norm, network: Network) -> None:
         outputs = [norm.y, f"{norm.y}.mean", f"{norm.y}.inv_std", f"{norm.mean}.new", f"{norm.variance}.new"]
@@ -248,6 +259,9 @@ class _Step:
                 inputs.append(_value(self._beta(name), TensorProto.FLOAT, [1]))
             if self.method.reparametrisation == "spectral":
                 inputs.append(_value(positions_name(name), TensorProto.INT32, [f"{name}.nnz"]))
+            if self._hands_on_threshold(conv):
+                inputs.append(_value(f"{name}{THRESHOLD}", TensorProto.FLOAT, [1]))
+                outputs.append(_value(f"{name}{THRESHOLD}.new", TensorProto.FLOAT, [1]))
         for name, size in network.vectors.items():
             inputs.append(_value(name, TensorProto.FLOAT, [size]))
             outputs.append(_value(f"{name}.new", TensorProto.FLOAT, [size]))

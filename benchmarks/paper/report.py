@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,24 +9,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sparsyedge.benchmarks.paired import mean_interval
 from sparsyedge.benchmarks.paper.experiments import Experiment, Row
 
-__all__ = ["as_document", "interval", "print_experiment"]
+__all__ = ["as_document", "print_experiment"]
 
-# Student's t for 95 %, by degrees of freedom; runs have few seeds.
-T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "sparsity")
 
 Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
-
-
-def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and half the width of its 95 % interval over seeds; None where there is one value only."""
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return mean, T95.get(len(values) - 1, 1.96) * deviation / math.sqrt(len(values))
 
 
 def print_experiment(console: Console, experiment: Experiment, results: Results) -> None:
@@ -59,8 +48,12 @@ def as_document(name: str, experiment: Experiment, results: Results, *, scale: s
         figures = {}
         for column in experiment.columns:
             values = [value for document in documents if (value := document["figures"].get(column)) is not None]
-            mean, half_width = interval(values) if values else (None, None)
-            figures[column] = {"mean": mean, "half_width_95": half_width, "values": values}
+            known = mean_interval(values) if values else None
+            figures[column] = {
+                "mean": known and known.mean,
+                "half_width_95": known.half_width if known is not None and known.count > 1 else None,
+                "values": values,
+            }
         rows.append(
             {"label": row.label, "figures": figures, "paper": row.paper, "settings": [d["setting"] for d in documents]}
         )
@@ -72,6 +65,6 @@ def _cell(column: str, values: Sequence[float | None]) -> str:
     if not known:
         return "-"
     factor = 100 if column in PERCENT else 1
-    mean, half_width = interval([factor * value for value in known])
-    text = f"{mean:.2f}" if abs(mean) < 1000 else f"{mean:,.0f}"
-    return text if half_width is None else f"{text} ± {half_width:.2f}"
+    interval = mean_interval([factor * value for value in known])
+    text = f"{interval.mean:.2f}" if abs(interval.mean) < 1000 else f"{interval.mean:,.0f}"
+    return text if interval.count < 2 else f"{text} ± {interval.half_width:.2f}"

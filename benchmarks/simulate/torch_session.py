@@ -35,6 +35,7 @@ class TorchSession:
         spec = ModelSpec(manifest.model, manifest.width, manifest.classes, manifest.input_shape)
         self._model = build_model(spec, beta=manifest.method.beta, seed=manifest.seed).to(self._device)
         self._exponents: Mapping[str, float] = {}
+        self._thresholds: dict[str, float] = {}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Replace every parameter and running statistic."""
@@ -42,6 +43,7 @@ class TorchSession:
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in state.items()}
         self._model.load_state_dict(tensors, strict=False)
         self._exponents = derive_exponents(self._model, self._manifest.method, self._manifest.prunable)
+        self._thresholds = {}
 
     def state(self) -> State:
         """A copy of every parameter and running statistic."""
@@ -57,6 +59,7 @@ class TorchSession:
             torch.from_numpy(y).to(self._device),
             learning_rate=learning_rate,
             exponents=self._exponents,
+            thresholds=self._thresholds,
         )
         return step.loss
 

@@ -49,6 +49,7 @@ def _train(model: nn.Module, method: Method, samples: Samples, work: Work, pruna
     where = next(model.parameters()).device
     optimizer = torch.optim.SGD(model.parameters(), lr=work.learning_rate, weight_decay=method.weight_decay)
     exponents = derive_exponents(model, method, prunable)
+    thresholds: dict[str, float] = {}
     for epoch in range(work.epochs):
         order = epoch_order(
             len(samples), seed=work.seed, round_number=work.round_number, device_id=work.device, epoch=epoch
@@ -62,7 +63,8 @@ def _train(model: nn.Module, method: Method, samples: Samples, work: Work, pruna
                 _exchange(model, method, work, prunable)
             x, y = samples.batch(indices)
             optimizer.zero_grad()
-            backward(model, method, torch.from_numpy(x).to(where), torch.from_numpy(y).to(where), exponents=exponents)
+            inputs, labels = torch.from_numpy(x).to(where), torch.from_numpy(y).to(where)
+            backward(model, method, inputs, labels, exponents=exponents, thresholds=thresholds)
             optimizer.step()
 
 

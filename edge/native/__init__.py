@@ -8,7 +8,7 @@ from sparsyedge.edge.errors import ArtifactError
 
 __all__ = ["ABI_VERSION", "OP_DOMAIN", "codec_path", "library_path"]
 
-ABI_VERSION: int = 5
+ABI_VERSION: int = 6
 """Goes into every manifest; grows when an op changes its inputs, its outputs or what it computes."""
 
 OP_DOMAIN = "sparsyedge"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
 from sparsyedge.benchmarks import dropout
-from sparsyedge.benchmarks.dropout import interval, lost
+from sparsyedge.benchmarks.dropout import lost
 
 DEVICES = tuple(f"device-{index}" for index in range(10))
 
@@ -20,14 +19,6 @@ def test_about_the_asked_share_is_lost_and_never_everybody() -> None:
     assert sum(len(each) for each in gone) / (200 * len(DEVICES)) == pytest.approx(0.3, abs=0.04)
     almost_all = lost(3, DEVICES[:2], 0.99)
     assert all(sum(almost_all(number, device) for device in DEVICES[:2]) <= 1 for number in range(1, 50))
-
-
-def test_the_interval_is_student_s() -> None:
-    mean, low, high = interval([1.0, 2.0, 3.0])
-    # t(0.975, 2) = 4.3027, standard error 1 / sqrt(3)
-    assert mean == 2.0
-    assert (low, high) == pytest.approx((2 - 4.3027 / math.sqrt(3), 2 + 4.3027 / math.sqrt(3)), abs=1e-3)
-    assert math.isnan(interval([1.0])[1])
 
 
 def test_a_pair_of_small_runs_ends_in_a_document_and_goes_on_from_what_is_there(

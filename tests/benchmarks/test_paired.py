@@ -10,7 +10,7 @@ from sparsyedge.benchmarks.paired import paired_difference
 def test_interval_is_students_t() -> None:
     interval = paired_difference([3.0, 5.0, 7.0], [2.0, 3.0, 4.0])
     # Differences 1, 2, 3: mean 2, standard deviation 1, and t = 4.303 with two degrees of freedom.
-    assert (interval.mean, interval.pairs) == (2.0, 3)
+    assert (interval.mean, interval.count) == (2.0, 3)
     assert interval.low == pytest.approx(2 - 4.3027 / math.sqrt(3), abs=1e-3)
     assert interval.high == pytest.approx(2 + 4.3027 / math.sqrt(3), abs=1e-3)
     assert interval.has_zero

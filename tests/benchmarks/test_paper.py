@@ -11,7 +11,6 @@ import pytest
 
 from sparsyedge.benchmarks.paper import command
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS
-from sparsyedge.benchmarks.paper.report import interval
 from sparsyedge.benchmarks.paper.runs import figures, read_result, run_config, run_setting
 from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Setting
 from sparsyedge.benchmarks.simulate import Backend
@@ -94,13 +93,6 @@ def test_figures_of_a_run_are_worked_out_from_its_rounds() -> None:
     assert found["fewer_bytes"] == pytest.approx(4 * 2 * 2 * 400 / (4 * 80))
     assert found["mask_iou"] == pytest.approx(0.5)
     assert found["regrown_devices"] is None
-
-
-def test_one_seed_has_no_interval_and_three_have_students() -> None:
-    assert interval([0.5]) == (0.5, None)
-    mean, half_width = interval([1.0, 2.0, 3.0])
-    assert mean == 2
-    assert half_width == pytest.approx(4.303 / 3**0.5)
 
 
 class Untouched(SilentObserver):

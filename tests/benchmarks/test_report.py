@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,9 +63,26 @@ def make_report(number: int, joules: float | None) -> Report:
     )
 
 
-def test_report_of_one_run_is_a_page_that_needs_no_other_file(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    assert main([str(run)]) == 0
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run, and what the command printed about its report; drawing takes a second or two, so tests share it."""
+    run = make_run(tmp_path_factory.mktemp("single") / "run")
+    with redirect_stdout(StringIO()) as printed:
+        assert main([str(run), "--json"]) == 0
+    return run, json.loads(printed.getvalue())
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of two runs of one name, in folders that are called for trouble; the second one has no meter."""
+    folder = tmp_path_factory.mktemp("comparison")
+    runs = [make_run(folder / "<script>alert(1)<" / "run"), make_run(folder / "seed-1" / "run", joules=None)]
+    assert main([*map(str, runs), "--out", str(folder / "out")]) == 0
+    return (folder / "out" / "report.html").read_text()
+
+
+def test_report_of_one_run_is_a_page_that_needs_no_other_file(single: tuple[Path, dict[str, Any]]) -> None:
+    run, _ = single
     page = (run / "report" / "report.html").read_text()
     plots = sorted(path.stem for path in (run / "report").glob("*.png"))
     assert plots == ["accuracy", "layers", "movement", "overlap", "sparsity", "timeline", "traffic"]
@@ -72,20 +92,36 @@ def test_report_of_one_run_is_a_page_that_needs_no_other_file(tmp_path: Path) ->
     assert "60.0%" in page
 
 
-def test_same_run_gives_the_same_plots(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    for out in ("a", "b"):
-        main([str(run), "--out", str(tmp_path / out)])
-    for plot in (tmp_path / "a").glob("*.png"):
-        assert plot.read_bytes() == (tmp_path / "b" / plot.name).read_bytes()
+def test_json_names_what_was_written(single: tuple[Path, dict[str, Any]]) -> None:
+    run, document = single
+    assert Path(document["page"]) == run / "report" / "report.html"
+    assert {Path(path) for path in document["plots"]} == set((run / "report").glob("*.png"))
 
 
-def test_runs_are_compared_on_one_page_under_names_that_differ(tmp_path: Path) -> None:
+def test_same_run_gives_the_same_plots(single: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    run, _ = single
+    main([str(run), "--out", str(tmp_path)])
+    for plot in tmp_path.glob("*.png"):
+        assert plot.read_bytes() == (run / "report" / plot.name).read_bytes()
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / seed / "sparsyfed") for seed in ("seed-0", "seed-1")]
     assert [run.label for run in read_runs(runs)] == ["seed-0/sparsyfed", "seed-1/sparsyfed"]
-    main([*map(str, runs), "--out", str(tmp_path / "out")])
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "<h1>seed-0/sparsyfed against seed-1/sparsyfed</h1>" in page
+
+
+def test_runs_are_compared_on_one_page(comparison: str) -> None:
+    assert re.search(r"<h1>.*/run against seed-1/run</h1>", comparison)
+
+
+def test_joules_stand_beside_how_they_were_come_by_or_are_absent(comparison: str, tmp_path: Path) -> None:
+    assert "24 J (modelled)" in comparison
+    assert read_runs([make_run(tmp_path / "run", joules=None)])[0].joules() is None
+
+
+def test_names_of_runs_cannot_put_markup_into_the_page(comparison: str) -> None:
+    assert "<script>" not in comparison
+    assert "&lt;script&gt;" in comparison
 
 
 def test_cost_of_a_run_adds_up_over_its_rounds(tmp_path: Path) -> None:
@@ -99,28 +135,6 @@ def test_figure_is_given_for_the_rounds_that_have_it(tmp_path: Path) -> None:
     (run,) = read_runs([make_run(tmp_path / "run")])
     assert run.figure("regrown_global", first_round=2) == ([2, 3], [3.0, 3.0])
     assert run.figure("unheard_of") == ([], [])
-
-
-def test_joules_stand_beside_how_they_were_come_by_or_are_absent(tmp_path: Path) -> None:
-    measured, without = make_run(tmp_path / "a"), make_run(tmp_path / "b", joules=None)
-    main([str(measured), str(without), "--out", str(tmp_path / "out")])
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "24 J (modelled)" in page
-    assert read_runs([without])[0].joules() is None
-
-
-def test_names_of_runs_cannot_put_markup_into_the_page(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "<script>alert(1)<")
-    main([str(run), "--out", str(tmp_path / "out")])
-    assert "<script>" not in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_json_names_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "run")
-    main([str(run), "--json"])
-    document = json.loads(capsys.readouterr().out)
-    assert Path(document["page"]).is_file()
-    assert all(Path(path).is_file() for path in document["plots"])
 
 
 def test_run_without_a_finished_round_is_refused(tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from sparsyedge.benchmarks.simulate.torch_session import TorchSession
 from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.methods import METHODS
 from sparsyedge.edge.prune import prune_global
+from sparsyedge.edge.session import Session, choose_kind
+from sparsyedge.edge.sparse_session import SparseSession
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.verify import verify
 
@@ -55,6 +58,9 @@ def test_a_teacher_forced_step_agrees_with_torch(name: str, export_method: Expor
         ("sparsyfed", {"beta": 1.0}),
         ("zerofl", {"sparsity": 0.99}),
         ("topk", {"sparsity": 0.99}),
+        ("sparsyfed", {"sparsity": 0.99, "activation_floor": 0.3}),
+        ("auto-beta", {"activation_floor": 0.3}),
+        ("fixed-mask", {"activation_threshold": "round"}),
     ],
 )
 def test_so_does_a_step_with_options(name: str, options: dict[str, Any], export_method: Export) -> None:
@@ -107,3 +113,35 @@ def test_without_sparsity_and_powers_sparsyfed_is_plain_averaging(export_method:
         session.train_step(*batch(), 0.1)
         states.append(session.state())
     assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def two_steps(session: Session, start: State) -> State:
+    """The state after two steps, of which the second sees inputs three times as large."""
+    rng = np.random.default_rng(8)
+    session.load(start)
+    for scale in (1, 3):
+        x = scale * rng.standard_normal((8, 3, 16, 16), dtype=np.float32)
+        session.train_step(x, rng.integers(0, 5, 8), 0.01)
+    return session.state()
+
+
+def test_a_threshold_of_a_rounds_first_step_stays_until_the_next_round(export_method: Export) -> None:
+    kept, afresh = (export_method("sparsyfed", activation_threshold=rule) for rule in ("round", "step"))
+    _, start = pruned_start(kept)
+    session = SparseSession(kept)
+    ours, torchs, others = (
+        two_steps(each, start) for each in (session, TorchSession(kept.manifest), TorchSession(afresh.manifest))
+    )
+
+    def apart(one: State, other: State) -> float:
+        return sum(float(np.linalg.norm(one[name] - other[name])) for name in kept.manifest.prunable)
+
+    # Not the same bits, and a value next to a threshold may fall to one side here and to the other there.
+    assert apart(ours, torchs) < 0.1 * apart(torchs, others)
+    assert apart(two_steps(session, start), ours) == 0
+
+
+def test_a_device_trains_with_thresholds_of_the_round_by_the_plain_graph(export_method: Export) -> None:
+    manifest = export_method("sparsyfed", activation_threshold="round").manifest
+    dense = {name: np.ones(shape, np.float32) for name, shape in manifest.shapes.items()}
+    assert choose_kind(manifest, dense, "training") == "sparse"

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 FloatArray = npt.NDArray[np.float32]
 RunOp = Callable[..., FloatArray]
+RunNode = Callable[..., list[FloatArray]]
 
 
 def keep_count(x: FloatArray, w: FloatArray) -> int:
@@ -68,6 +69,15 @@ def test_a_whole_share_is_not_rounded_up(run_op: RunOp, weights: int, nonzeros: 
     x = np.arange(1, elements + 1, dtype=np.float32)
     kept = np.count_nonzero(run_op("PruneActivation", x, mask(weights, nonzeros)))
     assert kept == elements // weights * nonzeros
+
+
+@pytest.mark.parametrize(("nonzeros", "kept"), [(0, 5), (1, 5), (20, 10)])
+def test_least_share_is_kept_however_few_weights_are_left(run_node: RunNode, nonzeros: int, kept: int) -> None:
+    x = np.arange(1, 501, dtype=np.float32)
+    w = np.zeros(1000, np.float32)
+    w[:nonzeros] = 1
+    (pruned,) = run_node("PruneActivation", [x, w], 1, least=100)  # of 10,000: 1 %
+    assert np.count_nonzero(pruned) == kept
 
 
 def test_ties_at_the_threshold_are_all_kept(run_op: RunOp) -> None:

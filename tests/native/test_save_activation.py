@@ -131,6 +131,45 @@ def test_share_of_elements_is_exact(save: Save, weights: int) -> None:
         assert_saved(save(x, nonzeros, weights), x, nonzeros, weights)
 
 
+def with_plan(run_node: RunNode, x: Array, nonzeros: int) -> list[Array | None]:
+    """The inputs of SaveActivation up to the batch, of a layer with so many of WEIGHTS weights."""
+    channels, height, width = x.shape[1:]
+    geometry = {"oc": WEIGHTS, "ic": channels, "kernel_h": 1, "kernel_w": 1, "stride": 1, "pad": 0}
+    planes = {"in_h": height, "in_w": width, "pad_in": 1, "pad_out": 0, "grad_input": 1}
+    plan, _ = run_node("SparsePlan", [np.arange(nonzeros * channels, dtype=np.int32)], 2, **geometry, **planes)
+    return [to_lanes(x, 1), plan, np.array([len(x)], np.int64)]
+
+
+@pytest.mark.parametrize(("nonzeros", "kept"), [(0, 20), (3, 20), (19, 20), (21, 21), (500, 500)])
+def test_least_share_is_saved_however_few_weights_are_left(run_node: RunNode, nonzeros: int, kept: int) -> None:
+    x = np.random.default_rng(5).standard_normal((16, 8, 16, 16)).astype(np.float32)
+    saved, tau = run_node("SaveActivation", with_plan(run_node, x, nonzeros), 2, least=200)
+    assert_saved((saved, tau), x, kept)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.5, 1.5, 100.0])
+def test_threshold_of_an_earlier_step_is_taken_over_and_handed_on(run_node: RunNode, tau: float) -> None:
+    x = np.random.default_rng(6).standard_normal((17, 8, 16, 16)).astype(np.float32)
+    before = np.array([tau], np.float32)
+    saved, after = run_node("SaveActivation", [*with_plan(run_node, x, 50), None, before], 2)
+    pruned = np.where(np.abs(x) >= tau, x, np.float32(0))
+    assert without_signed_zeros(decode(saved)[0]).tobytes() == to_lanes(pruned, 1).tobytes()
+    assert after == before
+
+
+def test_threshold_is_found_where_there_is_none_yet_and_the_layer_is_pruned(run_node: RunNode) -> None:
+    x = np.random.default_rng(7).standard_normal((16, 8, 16, 16)).astype(np.float32)
+    none = np.array([-1], np.float32)
+    pruned, dense = (
+        run_node("SaveActivation", [*with_plan(run_node, x, count), np.ones(count * 8, np.float32), none], 2)
+        for count in (50, WEIGHTS)
+    )
+    assert_saved((pruned[0], pruned[1]), x, 50)
+    # A layer that is not pruned leaves the question open.
+    assert dense[1] == none
+    assert np.array_equal(decode(dense[0])[0], to_lanes(x, 1))
+
+
 @pytest.mark.parametrize("nonzeros", [1, 100, 250, 260, 500, 740, 760])
 def test_ties_at_the_threshold_are_all_kept(save: Save, nonzeros: int) -> None:
     x = np.random.default_rng(4).choice([-1.0, 0.0, 1.0, 2.0], (16, 32, 16, 16)).astype(np.float32)

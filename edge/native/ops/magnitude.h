@@ -16,6 +16,14 @@ inline size_t KeepCount(size_t nonzeros, size_t weights, size_t elements) {
   return std::max<size_t>(1, whole + rest);
 }
 
+// The same, but at least this share of the elements, in ten-thousandths: whole numbers, so that all sides count alike.
+constexpr int64_t kWholeShare = 10'000;
+inline size_t KeepCount(size_t nonzeros, size_t weights, size_t elements, size_t least) {
+  const size_t whole = kWholeShare;
+  return nonzeros * whole < least * weights ? KeepCount(least, whole, elements)
+                                            : KeepCount(nonzeros, weights, elements);
+}
+
 inline constexpr uint32_t kNanKey = 0x7f800001;
 
 // |x| as an integer of the same order. All NaNs share the key just above infinity: they sort on top and are never

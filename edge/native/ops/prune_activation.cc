@@ -83,10 +83,14 @@ uint32_t KthLargestKey(const Context& context, const Tensor<const float>& x, siz
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-struct PruneActivation {
+class PruneActivation {
+ public:
   static constexpr const char* kName = "PruneActivation";
   static constexpr Port kInputs[] = {{"x"}, {"w"}};
   static constexpr Port kOutputs[] = {{"x_pruned"}};
+
+  explicit PruneActivation(const Attributes& attributes)
+      : least_(static_cast<size_t>(attributes.Int("least", 0, kWholeShare, /*fallback=*/0))) {}
 
   static void InferShapes(const ShapeContext& shapes) { shapes.SameAsInput(/*output=*/0, /*input=*/0); }
 
@@ -98,10 +102,14 @@ struct PruneActivation {
     // Without weights there is no zero among them: an empty w counts as dense.
     const size_t zeros = CountZeros(context, w);
     const bool keep_all = zeros == 0 || x.size == 0;
-    const uint32_t threshold = keep_all ? 0 : KthLargestKey(context, x, KeepCount(w.size - zeros, w.size, x.size));
+    const uint32_t threshold =
+        keep_all ? 0 : KthLargestKey(context, x, KeepCount(w.size - zeros, w.size, x.size, least_));
     ParallelFill(context, pruned,
                  [x = x.data, threshold](size_t i) { return MagnitudeKey(x[i]) >= threshold ? x[i] : 0.0f; });
   }
+
+ private:
+  size_t least_;
 };
 
 }  // namespace

@@ -200,14 +200,16 @@ class SaveActivation {
   static constexpr Port kInputs[] = {{"x"},
                                      {"plan", kElementType<int32_t>},
                                      {"batch", kElementType<int64_t>},
-                                     {"values", kElementType<float>, /*optional=*/true}};
+                                     {"values", kElementType<float>, /*optional=*/true},
+                                     {"tau_before", kElementType<float>, /*optional=*/true}};
   static constexpr Port kOutputs[] = {{"saved", kElementType<uint8_t>},
                                       {"tau", kElementType<float>, /*optional=*/true}};
 
   explicit SaveActivation(const Attributes& attributes)
       : prune_(attributes.Int("prune", 0, 1, /*fallback=*/1) != 0),
         of_(attributes.Int("of", 0, INT32_MAX, /*fallback=*/0)),
-        kept_(attributes.Int("kept", 0, of_, /*fallback=*/0)) {}
+        kept_(attributes.Int("kept", 0, of_, /*fallback=*/0)),
+        least_(static_cast<size_t>(attributes.Int("least", 0, kWholeShare, /*fallback=*/0))) {}
 
   void Compute(const Context& context) const {
     const auto x = context.Input<float>(0);
@@ -217,18 +219,23 @@ class SaveActivation {
     const size_t batch = ReadBatch(context, 2, lanes);
 
     Census census(context, x.data, lanes);
-    uint32_t threshold = 0;
     const Share share = prune_ ? ShareToKeep(context, plan) : Share{1, 1};
-    if (share.kept < share.of) {
+    const float before = context.HasInput(4) ? ReadOne(context.Input<float>(4)) : kNoTau;
+    uint32_t threshold = 0;
+    float tau = context.HasInput(4) ? before : 0.0f;
+    if (share.kept < share.of && before >= 0.0f) {
+      threshold = MagnitudeKey(before);
+      TakeAbove(census, threshold);
+    } else if (share.kept < share.of) {
       const size_t elements = batch * lanes.channels * lanes.Positions();
-      const size_t k = KeepCount(share.kept, share.of, elements);
-      threshold = FindThreshold(census, x.data, lanes, batch, k);
+      threshold = FindThreshold(census, x.data, lanes, batch, KeepCount(share.kept, share.of, elements, least_));
+      tau = MagnitudeOf(threshold);
     } else {
-      census.Take({1, 0});  // nothing in the bracket, every non-zero above it
+      TakeAbove(census, 0);
     }
     // A threshold of zero drops nothing; zeros need no bytes all the same.
     Write(context, x, lanes, std::max(threshold, uint32_t{1}), census.RowStarts(threshold));
-    if (const auto tau = context.OptionalOutput<float>(1, {1})) tau->data[0] = MagnitudeOf(threshold);
+    if (const auto output = context.OptionalOutput<float>(1, {1})) output->data[0] = tau;
   }
 
  private:
@@ -240,6 +247,20 @@ class SaveActivation {
   Share ShareToKeep(const Context& context, const PlanHeader& plan) const {
     if (of_ > 0) return {static_cast<size_t>(kept_), static_cast<size_t>(of_)};
     return {CountNonZero(context, plan), static_cast<size_t>(plan.weights)};
+  }
+
+  static constexpr float kNoTau = -1.0f;
+
+  // Nothing in the bracket, everything from the key on above it; zeros are never looked at.
+  static void TakeAbove(Census& census, uint32_t key) {
+    const uint32_t low = std::max(key, uint32_t{1});
+    census.Take({low, low - 1});
+  }
+
+  // A threshold of an earlier step, or a negative number where there is none yet.
+  static float ReadOne(const Tensor<const float>& tau) {
+    if (tau.shape != Shape{1}) throw OpError("tau_before has shape " + ToString(tau.shape) + ", must have [1]");
+    return tau.data[0];
   }
 
   // The layer's non-zero weights. Those of the plan, unless there may be zeros among the values.
@@ -314,6 +335,7 @@ class SaveActivation {
 
   bool prune_;
   int64_t of_, kept_;  // a share of x, which overrides that of the weights; of_ = 0: none
+  size_t least_;  // the share of the elements that is kept at least, in ten-thousandths
 };
 
 }  // namespace
