@@ -7,7 +7,8 @@
 //
 // How a pass is walked (measurements: docs/native-ops.md):
 //   tile    a few neighbouring positions of one destination channel, whose sums stay in registers: 2x8 with AVX-512
-//   cell    the place of a tile in the plane; cells at the end of a row or column are covered by smaller tiles
+//   cell    some tiles on top of each other. What they need of a block has rows in common, so they are taken one after
+//           the other; what no whole tile covers at the end of a row or column falls to smaller ones
 //   block   source channels are taken in blocks, so that what a tile needs of a block stays in the L1 cache
 //   visit   the non-zeros of one row in one block, in three lists of runs
 //   run     1, 2 or 3 non-zeros whose taps are neighbours in a kernel row: each source vector that is loaded serves
@@ -22,10 +23,10 @@ namespace sparsyedge::kernels {
 inline constexpr int kMaxRun = 3;
 inline constexpr int kFloatsPerPosition = 16;
 inline constexpr int kMaxVisit = 256;     // non-zeros of a visit; a row with more in a block is visited again
-inline constexpr int kSinglesAtOnce = 2;  // runs of length 1 that the gradient of the weights takes in one step
+inline constexpr int kSinglesAtOnce = 4;  // runs of length 1 that the gradient of the weights takes in one step
 
 // The non-zeros of one row in one block. Offsets and values are stored in the order of the visits, and inside one as
-// runs of 3, of 2 and of 1. An offset is that of the run's first tap from the tile's origin, in floats.
+// runs of 1, of 2 and of 3. An offset is that of the run's first tap from the tile's origin, in floats.
 struct Visit {
   int32_t row;
   int16_t first;               // 1 on the row's first visit, which does not read the destination
@@ -33,7 +34,7 @@ struct Visit {
   int32_t run_count[kMaxRun];  // of runs of length 1, 2, 3
 };
 
-inline int32_t ValueCount(const Visit& v) { return v.run_count[0] + 2 * v.run_count[1] + 3 * v.run_count[2]; }
+[[gnu::always_inline]] inline int32_t ValueCount(const Visit& v) { return v.run_count[0] + 2 * v.run_count[1] + 3 * v.run_count[2]; }
 
 // Where the values of a visit come from, in a gradient's pass: its i-th is theta[base + places[place_begin + i]].
 struct GatherStart {
@@ -60,14 +61,26 @@ struct PassShape {
   int32_t dst_row, dst_col, dst_step;  // of position (0, 0), halo included, and from there to its neighbours: 1 or 2
   int32_t dst_pitch, dst_plane;
   int32_t tile_h, tile_w;
+  int32_t cell_h;         // a cell is as wide as a tile
   int32_t block, blocks;  // source channels per block, and how many blocks
   int32_t row_parts;      // rows are split for threads when a plane has few tiles
   int32_t live;           // values in the lists; taps that only ever meet the halo are left out
   int32_t run_total, visit_total, place_total;
 };
 
-inline int CellsPerRow(const PassShape& s) { return (s.positions_w + s.tile_w - 1) / s.tile_w; }
-inline int CellCount(const PassShape& s) { return (s.positions_h + s.tile_h - 1) / s.tile_h * CellsPerRow(s); }
+[[gnu::always_inline]] inline int CellsPerRow(const PassShape& s) { return (s.positions_w + s.tile_w - 1) / s.tile_w; }
+[[gnu::always_inline]] inline int CellCount(const PassShape& s) { return (s.positions_h + s.cell_h - 1) / s.cell_h * CellsPerRow(s); }
+
+// The positions of one cell.
+struct Cell {
+  int top, left, bottom, right;
+};
+
+[[gnu::always_inline]] inline Cell CellAt(const PassShape& s, int index) {
+  const int top = index / CellsPerRow(s) * s.cell_h, left = index % CellsPerRow(s) * s.tile_w;
+  const int bottom = top + s.cell_h, right = left + s.tile_w;
+  return {top, left, bottom < s.positions_h ? bottom : s.positions_h, right < s.positions_w ? right : s.positions_w};
+}
 
 struct Pass {
   PassShape shape;

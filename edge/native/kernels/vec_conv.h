@@ -1,11 +1,18 @@
-// Reg: the lanes that the convolution kernels keep in one register tile, and the tile's size, which follows from the
-// register file. AVX-512 takes all 16 lanes of a position. AVX2 and NEON take 8 at a time: 8 positions of all 16 lanes
-// would need all their registers, and smaller tiles share less.
+// Reg: one register of the convolution kernels. Per instruction set:
+//
+//   kTilePositions   how many positions of a tile the register file holds. The 16 lanes of a position are one Reg with
+//                    AVX-512 and two with AVX2 and NEON. Tiles of twice the positions and half the lanes share loads
+//                    among as many multiply-adds, but need more of the source in L1
+//   kGradStack       how many tiles the gradient of the weights takes before it adds up lanes
+//   kBlockBytes      what the source of a tile in one block may take of the L1 cache
+//   Reg::SumEach     the sum of the lanes of each of Reg::kWidth registers in memory
+//   StoreTotals      the same of kSinglesAtOnce registers, written to memory or added to what is there
 //
 // Load may become the memory operand of every instruction that uses the value, which repeats the load; LoadOnce does
 // not. GCC prefers the former, and it costs a fifth of the forward pass of a layer at half density.
 #pragma once
 
+#include "conv.h"
 #include "vec.h"
 
 namespace sparsyedge::kernels::SPARSYEDGE_ISA {
@@ -15,6 +22,7 @@ namespace sparsyedge::kernels::SPARSYEDGE_ISA {
 // 32 zmm: 16 sums, 3 weights and a source vector for the forward pass; 16 of dy and up to 6 sums for the gradient
 
 inline constexpr int kTilePositions = 16;
+inline constexpr int kGradStack = 1;
 inline constexpr int kBlockBytes = 36 * 1024;  // of 48 KiB
 
 struct Reg {
@@ -58,12 +66,26 @@ struct Reg {
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 
+template <bool kAdd>
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[kSinglesAtOnce], float* p) {
+  const auto halve = [](__m512 x, __m512 y) {
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_shuffle_ps(x, y, 0x4e));
+  };
+  const __m512 low = halve(a[0].v, a[1].v), high = halve(a[2].v, a[3].v);
+  const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  _mm_storeu_ps(p, kAdd ? _mm_add_ps(four, _mm_loadu_ps(p)) : four);
+}
+
 #elif defined(SPARSYEDGE_ISA_AVX2)
 // ---------------------------------------------------------------------------------------------------------------------
-// 16 ymm: 8 sums, 3 weights and a source vector for the forward pass; 8 of dy and up to 6 sums for the gradient
+// 16 ymm: 8 sums, 3 weights and a source vector for the forward pass; 8 of dy, up to 6 sums and a source vector for the
+// gradient
 
-inline constexpr int kTilePositions = 8;
-inline constexpr int kBlockBytes = 22 * 1024;  // of 32 KiB
+inline constexpr int kTilePositions = 4;
+inline constexpr int kGradStack = 2;
+inline constexpr int kBlockBytes = 18 * 1024;  // of 32 KiB
 
 struct Reg {
   static constexpr int kWidth = 8;
@@ -81,23 +103,42 @@ struct Reg {
   friend SPARSYEDGE_INLINE Reg operator+(Reg a, Reg b) { return {_mm256_add_ps(a.v, b.v)}; }
 
   static SPARSYEDGE_INLINE Reg SumEach(const float* p) {
-    __m256 pair[4];
+    __m256 a[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(p + 8 * i);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) pair[i] = _mm256_hadd_ps(_mm256_loadu_ps(p + 16 * i), _mm256_loadu_ps(p + 16 * i + 8));
-    const __m256 low = _mm256_hadd_ps(pair[0], pair[1]);   // four sums of four, once per half
-    const __m256 high = _mm256_hadd_ps(pair[2], pair[3]);
-    return {_mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31))};
+    for (int i = 0; i < 4; ++i) {
+      a[i] = _mm256_add_ps(_mm256_blend_ps(a[i], a[i + 4], 0xf0), _mm256_permute2f128_ps(a[i], a[i + 4], 0x21));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      a[i] = _mm256_add_ps(_mm256_blend_ps(a[i], a[i + 2], 0xcc), _mm256_shuffle_ps(a[i], a[i + 2], 0x4e));
+    }
+    return {_mm256_add_ps(_mm256_blend_ps(a[0], _mm256_moveldup_ps(a[1]), 0xaa),
+                          _mm256_blend_ps(_mm256_movehdup_ps(a[0]), a[1], 0xaa))};
   }
 };
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 
+template <bool kAdd>
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[kSinglesAtOnce], float* p) {
+  const auto halve = [](__m256 x, __m256 y) {
+    return _mm256_add_ps(_mm256_blend_ps(x, y, 0xcc), _mm256_shuffle_ps(x, y, 0x4e));
+  };
+  const __m256 low = halve(a[0].v, a[1].v), high = halve(a[2].v, a[3].v);
+  const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(low, high, 0x88), _mm256_shuffle_ps(low, high, 0xdd));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+  _mm_storeu_ps(p, kAdd ? _mm_add_ps(four, _mm_loadu_ps(p)) : four);
+}
+
 #elif defined(SPARSYEDGE_ISA_NEON)
 // ---------------------------------------------------------------------------------------------------------------------
-// 32 q registers, two per Reg: 8 sums, 3 weights and a source vector
+// 32 q registers, two per Reg: 8 sums, 3 weights and a source vector for the forward pass
 
-inline constexpr int kTilePositions = 8;
-inline constexpr int kBlockBytes = 22 * 1024;  // of 32 KiB
+inline constexpr int kTilePositions = 4;
+inline constexpr int kGradStack = 2;
+inline constexpr int kBlockBytes = 18 * 1024;  // of 32 KiB
 
 struct Reg {
   static constexpr int kWidth = 8;
@@ -124,6 +165,15 @@ struct Reg {
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) {
   return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)};
+}
+
+template <bool kAdd>
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[kSinglesAtOnce], float* p) {
+  float32x4_t half[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) half[i] = vaddq_f32(a[i].lo, a[i].hi);
+  const float32x4_t four = vpaddq_f32(vpaddq_f32(half[0], half[1]), vpaddq_f32(half[2], half[3]));
+  vst1q_f32(p, kAdd ? vaddq_f32(four, vld1q_f32(p)) : four);
 }
 
 #endif

@@ -48,7 +48,7 @@ RowVisit MakeVisit(const PassShape& s, const Entry* begin, const Entry* end, boo
   RowVisit result{Visit{row, first_of_row, /*repeats=*/0, {}}, {}, {}};
   result.offsets.reserve(runs.size());
   result.values.reserve(end - begin);
-  for (int size = kernels::kMaxRun; size > 0; --size) {
+  for (int size = 1; size <= kernels::kMaxRun; ++size) {
     for (const Run& run : runs) {
       if (run.size != size) continue;
       const Entry& first = *run.taps[0];

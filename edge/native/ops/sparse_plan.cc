@@ -92,11 +92,13 @@ int PowerOfTwoUpTo(int limit) {
   return power;
 }
 
-// Wide tiles, since runs share loads along a row; two rows high, since that halves what the halo adds to a block.
+// Wide tiles, since runs share loads along a row; but where there are registers for 16 positions, two rows of 8, since
+// that halves what the halo adds to a block.
 void ChooseTile(PassShape& s, int tile_positions) {
-  const int wanted_h = s.positions_w >= tile_positions / 2 ? 2 : 4;
-  s.tile_h = std::min({wanted_h, tile_positions, PowerOfTwoUpTo(s.positions_h)});
-  s.tile_w = std::min(tile_positions / s.tile_h, PowerOfTwoUpTo(s.positions_w));
+  constexpr int kMaxWidth = 8, kMaxHeight = 4, kCellHeight = 4;
+  s.tile_w = std::min({tile_positions, kMaxWidth, PowerOfTwoUpTo(s.positions_w)});
+  s.tile_h = std::min({tile_positions / s.tile_w, kMaxHeight, PowerOfTwoUpTo(s.positions_h)});
+  s.cell_h = kCellHeight;
 }
 
 // A plane of few tiles is not enough work for the threads of a device; then rows are split as well.
