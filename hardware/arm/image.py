@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from sparsyedge.edge.errors import ConfigError, SparsyedgeError
+from sparsyedge.edge.errors import ConfigError
 from sparsyedge.hardware.arm import tree as debian
+from sparsyedge.hardware.arm.build_command import run_build
 from sparsyedge.hardware.arm.initramfs import make_initramfs
 from sparsyedge.hardware.flash.image import boot_volume
 
@@ -150,17 +150,12 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m sparsyedge.hardware.arm.image", description=__doc__)
     parser.add_argument("out", type=Path, help="the folder to make")
     options = parser.parse_args(argv)
-    start_s = time.monotonic()
-    try:
+
+    def build() -> str:
         build_image(options.out)
-    except SparsyedgeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except subprocess.CalledProcessError as error:
-        print(f"error: {error}; what it printed is above", file=sys.stderr)
-        return 1
-    print(f"{options.out}: Debian {SUITE} for an emulated board, made in {time.monotonic() - start_s:.0f} s")
-    return 0
+        return f"{options.out}: Debian {SUITE} for an emulated board"
+
+    return run_build(build)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsyedge.edge.errors import ConfigError, SparsyedgeError
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.hardware.arm.build_command import run_build
 from sparsyedge.hardware.arm.requirements import requirements
 from sparsyedge.hardware.arm.wheel import PLATFORM
 
@@ -106,18 +106,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--suite", choices=list(PYTHON_OF_SUITE), default="bookworm", help="Debian 12 or 13")
     parser.add_argument("--include", default="", metavar="PACKAGE,...", help="more Debian packages")
     options = parser.parse_args(argv)
-    start_s = time.monotonic()
-    try:
+
+    def build_tree() -> str:
         more = [name for name in options.include.split(",") if name]
         build(options.tree, options.wheel, suite=options.suite, more=more)
-    except SparsyedgeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except subprocess.CalledProcessError as error:
-        print(f"error: {error}; what it printed is above", file=sys.stderr)
-        return 1
-    print(f"{options.tree}: Debian {options.suite} for arm64, made in {time.monotonic() - start_s:.0f} s")
-    return 0
+        return f"{options.tree}: Debian {options.suite} for arm64"
+
+    return run_build(build_tree)
 
 
 if __name__ == "__main__":

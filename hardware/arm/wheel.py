@@ -15,7 +15,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from sparsyedge.edge.errors import ConfigError, SparsyedgeError
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.hardware.arm.build_command import run_build
 
 __all__ = ["PLATFORM", "PROMISE", "build", "check_wheel", "version_needs"]
 
@@ -32,6 +33,8 @@ Version = tuple[int, ...]
 
 def build(source: Path, out: Path) -> Path:
     """Cross-compile the wheel of the repository at `source` into `out`; the checked wheel's path is returned."""
+    if not (source / "pyproject.toml").is_file():
+        raise ConfigError(f"{source} has no pyproject.toml; run this in the repository, or name it with --source")
     _require_compiler()
     out.mkdir(parents=True, exist_ok=True)
     settings = {"cmake.define.CMAKE_TOOLCHAIN_FILE": str(TOOLCHAIN.resolve()), "build-dir": "build/wheel-aarch64"}
@@ -103,18 +106,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--source", type=Path, default=Path(), help="the repository")
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the wheel goes")
     options = parser.parse_args(argv)
-    try:
+
+    def build_wheel() -> str:
         wheel = build(options.source, options.out)
-    except SparsyedgeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except subprocess.CalledProcessError as error:
-        print(f"error: {error}; what it printed is above", file=sys.stderr)
-        return 1
-    print(f"{wheel}, {wheel.stat().st_size} bytes")
-    for library, needs in check_wheel(wheel).items():
-        print(f"  {library}: " + ", ".join(f"{name} {_dotted(version)}" for name, version in sorted(needs.items())))
-    return 0
+        for library, needs in check_wheel(wheel).items():
+            print(f"{library}: " + ", ".join(f"{name} {_dotted(version)}" for name, version in sorted(needs.items())))
+        return f"{wheel}: {wheel.stat().st_size} bytes"
+
+    return run_build(build_wheel)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,27 @@
+"""What the commands of this folder that build something have in common: errors as sentences, and the time they took."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from sparsyedge.edge.errors import SparsyedgeError
+
+__all__ = ["run_build"]
+
+
+def run_build(build: Callable[[], str]) -> int:
+    """Run it, print the sentence that it returns and how long it took; returns the exit code."""
+    start_s = time.monotonic()
+    try:
+        sentence = build()
+    except SparsyedgeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(f"error: {error}; what it printed is above", file=sys.stderr)
+        return 1
+    print(f"{sentence}, made in {time.monotonic() - start_s:.0f} s")
+    return 0
