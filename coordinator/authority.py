@@ -161,7 +161,7 @@ class Authority:
                 f"beginning with a letter or a digit"
             ) from error
         with self.ledger() as ledger:
-            token = ledger.issue_token(device, life_s=life_s)
+            token, expires_at = ledger.issue_token(device, life_s=life_s)
         settings = self.settings
         return DeviceFile(
             version=1,
@@ -173,6 +173,7 @@ class Authority:
             ca=(self.folder / "ca.pem").read_text(encoding="ascii"),
             signing_key=self.signing_key,
             token=token,
+            token_until=int(expires_at),
             data=data,
         )
 

@@ -90,16 +90,16 @@ class Ledger:
 
     # ---- tokens ------------------------------------------------------------------------------------------------------
 
-    def issue_token(self, device: str, *, life_s: float = TOKEN_LIFE_S) -> str:
-        """A new token for one enrolment of the device; one that it had before and has not used is void."""
-        token = secrets.token_urlsafe(TOKEN_BYTES)
+    def issue_token(self, device: str, *, life_s: float = TOKEN_LIFE_S) -> tuple[str, float]:
+        """A new token for one enrolment of the device, and when it expires; one that it had before is void."""
+        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + life_s
         with self._db as db:
             db.execute("DELETE FROM tokens WHERE device = ?", (device,))
             db.execute(
                 "INSERT INTO tokens (sha256, device, expires_at) VALUES (?, ?, ?)",
-                (_hash(token), device, time.time() + life_s),
+                (_hash(token), device, expires_at),
             )
-        return token
+        return token, expires_at
 
     def token(self, token: str) -> Token | None:
         """What is known of it; None for one that was never issued, or is void."""

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         enrol(device, folder, timeout_s=options.timeout)
         log.info("%s is enrolled, in %s", device.device, folder)
     if device.token is not None:
-        write_device_file(options.file, msgspec.structs.replace(device, token=None))
+        write_device_file(options.file, msgspec.structs.replace(device, token=None, token_until=None))
     if device.data is None:
         log.info('write a config with id = "%s" and identity = "%s" for it', device.device, folder)
     else:

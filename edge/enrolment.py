@@ -58,6 +58,8 @@ class DeviceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What artifacts must be signed with."""
     token: Token | None = None
     """Good for one enrolment of this device; taken out of the file by the enrolment."""
+    token_until: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """When the token expires, in seconds since 1970, for whoever handles the file; the coordinator goes by its own."""
     data: DataConfig | None = None
     """What the device trains on; without it somebody writes the device's config."""
 

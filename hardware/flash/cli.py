@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from sparsyedge.hardware.flash.android import make_bundle
 from sparsyedge.hardware.flash.card import CardPlan, device_names, make_cards
 from sparsyedge.hardware.flash.disk import look_up, write_card
 from sparsyedge.hardware.flash.first_boot import Wifi
-from sparsyedge.hardware.flash.verify import inspect_card
+from sparsyedge.hardware.flash.verify import as_utc, inspect_card
 from sparsyedge.hardware.flash.wheelhouse import PYTHONS, collect
 
 __all__ = ["main"]
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> int:
         case "wheelhouse":
             return _wheelhouse(arguments)
         case "verify":
-            print("\n".join(inspect_card(arguments.card).lines()))
+            print("\n".join(inspect_card(arguments.card).lines(now_s=time.time())))
             return 0
         case _:
             return _android(arguments)
@@ -135,6 +136,11 @@ def _check_ready(ready: DeviceFile, devices: list[str]) -> None:
     if ready.token is None:
         raise FlashError(
             f"the file of {ready.device} has no token any more; make another with "
+            f"`sparsyedge coordinator token {ready.device}`"
+        )
+    if ready.token_until is not None and ready.token_until < time.time():
+        raise FlashError(
+            f"the token in the file of {ready.device} expired at {as_utc(ready.token_until)}; make another with "
             f"`sparsyedge coordinator token {ready.device}`"
         )
 

@@ -138,6 +138,6 @@ def _require_space(target: Path, needed: int) -> None:
     free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise FlashError(
-            f"a card takes {needed / 1e9:.1f} GB and {target.parent} has {free / 1e9:.1f} GB free; "
+            f"a card takes {needed / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free; "
             "make room, or choose another place with --out"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, card_files
 from sparsyedge.hardware.flash.image import OsImage, boot_volume, identify
 
-__all__ = ["CardReport", "inspect_card"]
+__all__ = ["CardReport", "as_utc", "inspect_card"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class CardReport:
     has_wifi: bool
     free_bytes: int
 
-    def lines(self) -> list[str]:
+    def lines(self, *, now_s: float) -> list[str]:
         """The report for a person."""
         device = self.device
         source = f"{len(self.wheels)} wheels on the card" if self.wheels else "PyPI, needs the internet"
@@ -38,12 +39,27 @@ class CardReport:
             f"first boot   {self.system.first_boot}",
             f"device       {device.device} of fleet {device.fleet}",
             f"coordinator  {device.host}, members {device.port}, new devices {device.enrol_port}",
-            f"token        {'there, good for one enrolment' if device.token else 'none: it has been used'}",
+            f"token        {self._token(now_s)}",
             f"installs     sparsyedge from {source}",
             f"trains on    {trains}" + (f" ({', '.join(self.data)} on the card)" if self.data else ""),
             f"network      {'Wi-Fi and cable' if self.has_wifi else 'cable'}",
             f"free         {self.free_bytes / 1e6:.0f} MB of the boot partition",
         ]
+
+    def _token(self, now_s: float) -> str:
+        until = self.device.token_until
+        if self.device.token is None:
+            return "none: it has been used"
+        if until is None:
+            return "there, good for one enrolment"
+        if until < now_s:
+            return f"expired at {as_utc(until)}: make another with `sparsyedge coordinator token {self.device.device}`"
+        return f"there, good for one enrolment until {as_utc(until)}"
+
+
+def as_utc(seconds: float) -> str:
+    """A time for a person."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def inspect_card(path: Path) -> CardReport:

@@ -65,6 +65,8 @@ def select(folder: Path, python: str) -> list[Wheel]:
 
     Of several versions the newest is taken, and everything that it needs is looked for in turn.
     """
+    if not folder.is_dir():
+        raise FlashError(f"no wheelhouse {folder}; collect one with `sparsyedge flash wheelhouse --out {folder}`")
     wheels = [wheel for wheel in _wheels(folder) if wheel.fits(python)]
     chosen: dict[str, Wheel] = {}
     wanted = [Requirement(PACKAGE), Requirement("pip")]

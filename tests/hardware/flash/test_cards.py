@@ -57,8 +57,8 @@ def test_a_card_reads_back_as_what_it_was_made_for(image: Path, tmp_path: Path) 
     assert report.system.release == image.stem
     assert report.device == invited("pi-07")
     assert (report.wheels, report.has_wifi) == ((), True)
-    assert "device       pi-07 of fleet lab" in report.lines()
-    assert not any(TOKEN in line for line in report.lines())
+    assert "device       pi-07 of fleet lab" in report.lines(now_s=0)
+    assert not any(TOKEN in line for line in report.lines(now_s=0))
 
 
 def test_trixie_gets_cloud_init_files_with_an_instance_of_its_own(tmp_path: Path) -> None:
@@ -252,7 +252,19 @@ def test_a_card_after_its_token_was_used_says_so(image: Path, tmp_path: Path) ->
         return msgspec.structs.replace(invited(device), token=None)
 
     (card,) = make(CardPlan(image=image, invite=used), tmp_path / "card.img")
-    assert "token        none: it has been used" in inspect_card(card).lines()
+    assert "token        none: it has been used" in inspect_card(card).lines(now_s=0)
+
+
+def test_a_card_tells_until_when_its_token_is_good(image: Path, tmp_path: Path) -> None:
+    def invite(device: str) -> DeviceFile:
+        return msgspec.structs.replace(invited(device), token_until=1_800_000_000)
+
+    (card,) = make(CardPlan(image=image, invite=invite), tmp_path / "card.img")
+    report = inspect_card(card)
+    good = "token        there, good for one enrolment until 2027-01-15 08:00 UTC"
+    assert good in report.lines(now_s=1_799_999_999)
+    late = "token        expired at 2027-01-15 08:00 UTC: make another with `sparsyedge coordinator token pi-07`"
+    assert late in report.lines(now_s=1_800_000_001)
 
 
 @pytest.mark.parametrize(

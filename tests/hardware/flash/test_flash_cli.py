@@ -7,13 +7,14 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from fixtures.stock_images import ARMHF, TRIXIE, stock_image
 from fixtures.wheelhouses import a_wheelhouse, add_wheel
 
 from sparsyedge.edge.cli import main
-from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, read_device_file
+from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, read_device_file, write_device_file
 from sparsyedge.hardware.flash.verify import inspect_card
 
 
@@ -76,6 +77,15 @@ def test_an_identity_made_elsewhere_is_taken_from_its_file(lab: Path, capsys: py
     assert not (lab / "other.img").exists()
 
 
+def test_an_expired_token_is_refused_before_a_card_is_made(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coordinator", "token", "pi-07", "--out", DEVICE_FILE_NAME]) == 0
+    made = read_device_file(lab / DEVICE_FILE_NAME)
+    write_device_file(lab / DEVICE_FILE_NAME, msgspec.structs.replace(made, token_until=1_000_000_000))
+    sentence = failed(capsys, *PI, "--device-file", DEVICE_FILE_NAME)
+    assert "the token in the file of pi-07 expired at 2001-09-09 01:46 UTC; make another with" in sentence
+    assert not (lab / "card.img").exists()
+
+
 def test_bad_inputs_are_one_sentence_and_leave_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stock_image(lab / "armhf.img", ARMHF)
     add_wheel(lab / "house", "pip-25.1-py3-none-any.whl")
@@ -85,6 +95,7 @@ def test_bad_inputs_are_one_sentence_and_leave_nothing(lab: Path, capsys: pytest
         "no image no.img": [*PI[:2], "no.img", *PI[3:]],
         "allowed are 1 to 63 letters": [*PI[:-1], "pi/07"],
         "has no wheel of sparsyedge": [*PI, "--wheelhouse", "house"],
+        "no wheelhouse nothing": [*PI, "--wheelhouse", "nothing"],
         "allowed are an .npz file": [*PI, "--data", "nothing"],
         "has 0 .npz files": [*PI, "--data", "house/"],
         "needs --wifi-password-file": [*PI, "--wifi-ssid", "net"],
