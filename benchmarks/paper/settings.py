@@ -62,12 +62,12 @@ class Scale:
 
 
 SCALES = {
-    # 2 cores: two to four minutes per run. Model and rate are such that every method trains; docs/reproduction.md.
+    # 2 cores: two to three minutes per run. The model is one in which every method trains; docs/reproduction.md.
     "small": Scale(
         width=8,
         images="resnet18-calm",
-        rounds={"cifar10": 30, "cifar100": 30, "speech_commands": 20, "digits": 5},
-        learning_rate=0.1,
+        rounds={"cifar10": 20, "cifar100": 20, "speech_commands": 20, "digits": 5},
+        learning_rate=0.5,
         last_learning_rate=0.01,
         eval_every=5,
         seeds=1,

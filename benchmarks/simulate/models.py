@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from sparsyedge.coordinator.config import ExportConfig, RunConfig
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest
-from sparsyedge.edge.data import load
+from sparsyedge.edge.data import Dataset
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig, method_of
 
 __all__ = ["ensure_artifacts"]
 
 
-def ensure_artifacts(config: RunConfig) -> Artifacts:
-    """The run's artifacts; raises ConfigError where those on disk are not the ones that the config describes."""
+def ensure_artifacts(config: RunConfig, dataset: Dataset) -> Artifacts:
+    """The run's artifacts, made for the data set where there are none.
+
+    Raises ConfigError where those on disk are not the ones that the config describes.
+    """
     directory = config.artifacts_path
     wanted = config.simulation.export if config.simulation else None
     if wanted is not None and not (directory / MANIFEST_NAME).is_file():
-        return _export(config, wanted)
+        return _export(config, wanted, dataset)
     artifacts = Artifacts.load(directory)
     if wanted is not None:
         _compare(artifacts.manifest, wanted, str(directory))
     return artifacts
 
 
-def _export(config: RunConfig, wanted: ExportConfig) -> Artifacts:
+def _export(config: RunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
     # Imported on use: torch is not needed to simulate with artifacts that are there.
     from sparsyedge.export.cli import export_model, model_for
     from sparsyedge.export.models import ModelSpec
 
-    dataset = load(config.dataset, config.data_path)
     channels, height, width = dataset.train.x.shape[1:]
     model = wanted.model or model_for(config.dataset)
     spec = ModelSpec(model, wanted.width, dataset.classes, (channels, height, width))

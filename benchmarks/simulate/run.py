@@ -27,7 +27,7 @@ from sparsyedge.coordinator.resume import check_same_run
 from sparsyedge.coordinator.service import Coordinator, prepare
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
-from sparsyedge.edge.data import check_classes, load
+from sparsyedge.edge.data import Dataset, check_classes, load
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.storage import sha256_file
@@ -64,12 +64,11 @@ def simulate(
     check_run_config(config)
     if (finished := _finished(config)) is not None:
         return finished
-    artifacts = ensure_artifacts(config)
+    dataset = _load_data(config, simulation)
+    artifacts = ensure_artifacts(config, dataset)
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)
-        dataset = load(config.dataset, config.data_path)
-        check_classes(dataset)
         samples = write_shares(
             dataset.train,
             shares_dir,
@@ -120,6 +119,18 @@ def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -
         )
     deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
     return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
+
+
+def _load_data(config: RunConfig, simulation: SimulationConfig) -> Dataset:
+    """The run's data set, of which every device gets a sample at least."""
+    dataset = load(config.dataset, config.data_path)
+    check_classes(dataset)
+    if simulation.devices > len(dataset.train):
+        raise ConfigError(
+            f"key `simulation.devices` has value {simulation.devices}: data set {dataset.name} has "
+            f"{len(dataset.train)} samples to share out; allowed are 1 to {len(dataset.train)}"
+        )
+    return dataset
 
 
 def _finished(config: RunConfig) -> RunSummary | None:

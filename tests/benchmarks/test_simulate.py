@@ -23,7 +23,7 @@ from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunC
 from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Method
-from sparsyedge.edge.errors import ConfigError, DataError, RunError
+from sparsyedge.edge.errors import ConfigError, RunError
 from sparsyedge.edge.methods import MethodConfig
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec
@@ -199,7 +199,7 @@ def test_cohort_larger_than_the_fleet_is_refused(make_config: MakeConfig) -> Non
 
 
 def test_more_devices_than_samples_are_refused(make_config: MakeConfig) -> None:
-    with pytest.raises(DataError, match="devices = 50000 is out of range"):
+    with pytest.raises(ConfigError, match=r"key `simulation\.devices` has value 50000: .* allowed are 1 to 1437"):
         simulate(make_config(devices=50_000))
 
 
