@@ -26,7 +26,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check check-native bench-kernels test test-kill fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check check-native bench-kernels test test-kill test-absence fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -64,6 +64,9 @@ KILLS ?= 50
 KILL_LIMIT_S ?= 3600
 test-kill: setup  ## coordinator, broker and devices killed at 50 random moments each (some 20 minutes)
 	SPARSYEDGE_KILLS=$(KILLS) timeout $(KILL_LIMIT_S) $(BIN)/python -m pytest -q -s -m slow tests/system/test_kill.py
+
+test-absence: setup  ## how soon a device that is gone is noticed, in seconds (a minute)
+	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
 
 fuzz: build/fuzz_codec  ## altered input for the native decoder under sanitizers (more: make fuzz FUZZ_INPUTS=2000000)
 	timeout $(FUZZ_LIMIT_S) build/fuzz_codec $(FUZZ_INPUTS)

@@ -235,6 +235,15 @@ def test_chunks_are_small_where_the_broker_does_not_say_what_it_takes(
     assert open_link(amqtt.port, "pi-01").chunk_bytes == CHUNK_BYTES
 
 
+def test_a_silent_device_is_given_up_within_45_s_by_what_the_broker_is_told(
+    amqtt: LocalBroker, open_link: Callable[..., Link]
+) -> None:
+    client = open_link(amqtt.port, "device", will=("status/device", b"offline"))._client
+    assert client is not None
+    looks_every_s = 6  # Mosquitto
+    assert 1.5 * client.keepalive + looks_every_s <= 45
+
+
 @pytest.mark.mosquitto
 def test_chunks_are_larger_where_the_broker_allows(broker: Broker, open_link: Callable[..., Link]) -> None:
     assert open_link(broker.port, "pi-01").chunk_bytes == 256 * 1024
@@ -248,18 +257,6 @@ def test_chunks_fit_the_packets_that_the_broker_takes(capped_broker: Broker, ope
     assert [len(message.payload) for message in take(receiver, 1)] == [receiver.chunk_bytes]
     with pytest.raises(LinkError, match=r"is too large for the MQTT broker .* takes packets of 131072"):
         receiver.publish("t", bytes(131072))
-
-
-@pytest.mark.mosquitto
-def test_device_that_is_back_at_once_was_never_gone(broker: Broker, open_link: Callable[..., Link]) -> None:
-    watcher = open_link(broker.port, "watcher", "status", "later")
-    device = open_link(broker.port, "device", will=("status", b"offline"))
-    assert device._client is not None
-    link_module._cut(device._client)
-    wait_for_connected(device)
-    time.sleep(link_module.WILL_DELAY_S + 2)
-    device.publish("later", b"still here")
-    assert [message.topic for message in take(watcher, 1)] == ["later"]
 
 
 @pytest.mark.mosquitto

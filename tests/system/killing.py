@@ -27,6 +27,8 @@ ROLES: tuple[Role, ...] = ("coordinator", "broker", "device")
 DEVICES = 2
 LIMIT_S = 300.0
 POLL_S = 0.05
+CRASH_S = 30.0
+"""How long a process may take to come to the write that it is to die in; then it is killed as others are."""
 CALM_S = 1.0
 """The longest that a killed process stays away."""
 
@@ -205,7 +207,7 @@ def _kill_once(machine: Machine, role: Role, victim: str, *, dice: random.Random
         machine.kill(victim)
         kills.by_signal[role] += 1
         machine.start(victim, crash_at=crash_at)
-    died = _await_death_or(machine, victim, seconds=dice.uniform(0.0, 4.0) if crash_at is None else 8.0)
+    died = _await_death_or(machine, victim, seconds=dice.uniform(0.0, 4.0) if crash_at is None else CRASH_S)
     if machine.is_finished():
         return
     if died:
