@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from sparsyedge.benchmarks.report.mask_figures import layers, movement, overlap, sparsity
 from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, legend
@@ -30,19 +29,21 @@ def draw_all(runs: Sequence[ReportedRun]) -> list[Plot]:
 
 
 def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
-    """Test accuracy against rounds, megabytes, seconds and joules."""
-    figure = Figure(figsize=(WIDTH_IN, 4.6))
-    panels = figure.subplots(2, 2, sharey=True).flat
+    """Test accuracy against rounds, megabytes, seconds and, where a meter was read, joules."""
     axes_of: list[tuple[str, Callable[[ReportedRun], Sequence[float] | None]]] = [
         ("round", lambda run: [record.round for record in run.rounds]),
         ("data moved, all devices (MB)", ReportedRun.megabytes),
         ("time (s)", ReportedRun.seconds),
-        (f"energy, all devices (J, {_kinds(runs)})", ReportedRun.joules),
     ]
+    if any(run.joules() is not None for run in runs):
+        axes_of.append((f"energy, all devices (J, {_kinds(runs)})", ReportedRun.joules))
     evaluated = [[record.test_accuracy for record in run.rounds] for run in runs]
     if not any(value is not None for values in evaluated for value in values):
         return None
-    for axes, (label, horizontal) in zip(panels, axes_of, strict=True):
+    rows = len(axes_of) // 3 + len(axes_of) % 3
+    figure = Figure(figsize=(WIDTH_IN, 0.6 + 2.0 * rows))
+    panels = figure.subplots(rows, len(axes_of) // rows, sharey=True, squeeze=False)
+    for axes, (label, horizontal) in zip(panels.flat, axes_of, strict=True):
         for run, values, look in zip(runs, evaluated, run_looks(len(runs)), strict=True):
             places = horizontal(run)
             if places is not None:
@@ -51,10 +52,8 @@ def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
         axes.set_xlabel(label)
         axes.set_xlim(left=0)
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    for axes in figure.axes[::2]:
+    for axes in panels[:, 0]:
         axes.set_ylabel("test accuracy (%)")
-    if not figure.axes[3].lines:
-        _say(figure.axes[3], "no meter was read")
     legend(figure, runs)
     return Plot("accuracy", "Test accuracy of the global model against what it took to get there.", figure)
 
@@ -78,6 +77,7 @@ def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(f"{way}link", fontsize=9)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
     panels[0].set_ylabel("less than dense float32")
@@ -121,11 +121,6 @@ def timeline(runs: Sequence[ReportedRun]) -> Plot | None:
 def _kinds(runs: Sequence[ReportedRun]) -> str:
     """Joules never stand alone: how they were come by."""
     return ", ".join(sorted({kind for run in runs for kind in run.energy_kinds})) or "none"
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#777777")
-    axes.set_xticks([])
 
 
 FIGURES: tuple[Drawer, ...] = (accuracy, sparsity, layers, overlap, movement, traffic, timeline)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, legend
+from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, legend, map_title
 from sparsyedge.benchmarks.report.runs import ReportedRun
 from sparsyedge.benchmarks.report.style import run_looks
 from sparsyedge.coordinator.metrics import LAYER_PREFIX, iou_matrix
@@ -58,9 +58,9 @@ def layers(runs: Sequence[ReportedRun]) -> Plot | None:
         rounds = [record.round for record in run.rounds if record.round in run.metrics]
         values = [[100 * run.metrics[number].get(name, np.nan) for number in rounds] for name in names]
         image = axes.pcolormesh(_edges(rounds), range(len(names) + 1), values, vmin=0, vmax=100, cmap="cividis")
-        axes.set_title(run.label, fontsize=9)
+        map_title(axes, run, maps=len(shown))
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axes.grid(visible=False)
     panels[0].set_yticks([place + 0.5 for place in range(len(names))], [_short(name) for name in names], fontsize=7)
     panels[0].invert_yaxis()
@@ -79,7 +79,7 @@ def overlap(runs: Sequence[ReportedRun]) -> Plot | None:
         rounds = list(run.masks)
         edges = _edges(rounds)
         image = axes.pcolormesh(edges, edges, iou_matrix(list(run.masks.values())), vmin=0, vmax=1, cmap="viridis")
-        axes.set_title(run.label, fontsize=9)
+        map_title(axes, run, maps=len(shown))
         axes.set_xlabel("round")
         axes.set_aspect("equal")
         axes.grid(visible=False)

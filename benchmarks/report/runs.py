@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -11,6 +12,10 @@ from sparsyedge.coordinator.records import PhaseRecord, RoundRecord, RunSummary
 from sparsyedge.coordinator.store import Store
 
 __all__ = ["ReportedRun", "read_runs"]
+
+LABEL_LENGTH = 24
+"""Longer names do not fit into legends and over maps."""
+DIGEST = re.compile("[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +88,23 @@ def _read(directory: Path, label: str | None) -> ReportedRun:
 
 
 def _labels(directories: list[Path]) -> list[str]:
-    """The shortest ends of the paths that differ from each other."""
+    """The shortest ends of the paths that differ from each other, or what is different in them where they are long."""
     parts = [directory.resolve().parts for directory in directories]
     depth = 1
     while depth < max(len(part) for part in parts) and len({part[-depth:] for part in parts}) < len(set(parts)):
         depth += 1
-    return ["/".join(part[-depth:]) for part in parts]
+    names = ["/".join(part[-depth:]) for part in parts]
+    return _differences(names) if len(names) > 1 and max(map(len, names)) > LABEL_LENGTH else names
+
+
+def _differences(names: list[str]) -> list[str]:
+    """The names without the words that all have, and without a digest at their end; as they are where that fails."""
+    words = [name.split("-") for name in names]
+    common = set.intersection(*map(set, words))
+    short = [[word for word in each if word not in common] for each in words]
+    telling = [each[:-1] if each and DIGEST.fullmatch(each[-1]) else each for each in short]
+    for choice in (telling, short):
+        labels = [" ".join(each) for each in choice]
+        if all(labels) and len(set(labels)) == len(names):
+            return labels
+    return names

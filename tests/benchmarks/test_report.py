@@ -110,6 +110,17 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
     assert [run.label for run in read_runs(runs)] == ["seed-0/sparsyfed", "seed-1/sparsyfed"]
 
 
+def test_long_names_are_cut_to_what_is_different_in_them(tmp_path: Path) -> None:
+    names = ("cifar10-sparsyfed-0.95-a0.1-s5378-8f928633", "cifar10-dense-a0.1-s5378-2e48e96e")
+    assert [run.label for run in read_runs([make_run(tmp_path / name) for name in names])] == [
+        "sparsyfed 0.95",
+        "dense",
+    ]
+    alike = ("cifar10-sparsyfed-0.95-a0.1-s5378-8f928633", "cifar10-sparsyfed-0.95-a0.1-s5378-2e48e96e")
+    labels = [run.label for run in read_runs([make_run(tmp_path / "alike" / name) for name in alike])]
+    assert labels == ["8f928633", "2e48e96e"]
+
+
 def test_runs_are_compared_on_one_page(comparison: str) -> None:
     assert re.search(r"<h1>.*/run against seed-1/run</h1>", comparison)
 
