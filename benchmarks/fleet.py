@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Self
 import msgspec
 import tomli_w
 
+from sparsyedge.benchmarks.processes import stop, watched
 from sparsyedge.edge.config import DeviceConfig
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.storage import write_atomically
@@ -23,7 +23,6 @@ from sparsyedge.edge.storage import write_atomically
 __all__ = ["DeviceProcess", "Fleet"]
 
 STOP_LIMIT_S = 10.0
-WATCH_S = 0.5
 LOG_TAIL_LINES = 5
 
 
@@ -68,21 +67,8 @@ class Fleet:
     @contextmanager
     def watched(self, on_death: Callable[[], None]) -> Iterator[None]:
         """Call `on_death` once, from a thread of its own, when a device dies while the block lasts."""
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(WATCH_S):
-                if self._dead():
-                    on_death()
-                    return
-
-        thread = threading.Thread(target=watch, name="fleet-watch", daemon=True)
-        thread.start()
-        try:
+        with watched(self._dead, on_death):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def _dead(self) -> list[DeviceProcess]:
         return [device for device in self.devices if device.process.poll() not in (None, 0)]
@@ -124,9 +110,4 @@ def _end(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
         process.wait(patience_s)
         return
     except subprocess.TimeoutExpired:
-        process.terminate()
-    try:
-        process.wait(STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        stop(process, limit_s=STOP_LIMIT_S)

@@ -5,8 +5,9 @@ Where the paper gives a figure that we could check, the row quotes it; an empty 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparsyedge.benchmarks.paper.settings import Scale, Setting
 from sparsyedge.edge.methods import MethodConfig
@@ -109,23 +110,22 @@ def _tuned(name: str, sparsity: float, dataset: str) -> MethodConfig:
     return _method(name, sparsity)
 
 
+def _each(names: Sequence[str], sparsities: Sequence[float] = (0.95,), **row: Any) -> tuple[Row, ...]:
+    """A row for every method at every sparsity, and one for `dense`, which has none."""
+    pruned = tuple(
+        Row(label=f"{name} {sparsity:g}", method=_method(name, sparsity), **row)
+        for sparsity in sparsities
+        for name in names
+        if name != "dense"
+    )
+    return (Row(label="dense", method=_method("dense"), **row), *pruned) if "dense" in names else pruned
+
+
 def _communication(full: bool) -> tuple[Row, ...]:
     return (
         Row(label="dense", method=_method("dense"), paper={"fewer_values": "1"}),
         Row(label="sparsyfed 0.95", method=_method("sparsyfed", 0.95), paper={"fewer_values": "19.29"}),
         *(Row(label=f"{name} 0.95", method=_method(name, 0.95)) for name in ("topk", "zerofl", "flash")),
-    )
-
-
-def _masks(full: bool) -> tuple[Row, ...]:
-    return tuple(Row(label=f"{name} 0.95", method=_method(name, 0.95)) for name in COMPARED)
-
-
-def _activations(full: bool) -> tuple[Row, ...]:
-    return tuple(
-        Row(label=f"{name} {sparsity:g}", method=_method(name, sparsity))
-        for sparsity in ((0.9, 0.95, 0.99, 0.995) if full else (0.95, 0.99))
-        for name in ("sparsyfed", "sparsyfed-no-act")
     )
 
 
@@ -147,14 +147,6 @@ def _betas(full: bool) -> tuple[Row, ...]:
     )
 
 
-def _naive(full: bool) -> tuple[Row, ...]:
-    return tuple(
-        Row(label=f"{name} {sparsity:g}", method=_method(name, sparsity))
-        for sparsity in ((0.9, 0.95, 0.99) if full else (0.95,))
-        for name in ("sparsyfed", "naive-powerprop")
-    )
-
-
 def _heterogeneous(full: bool) -> tuple[Row, ...]:
     return tuple(
         Row(
@@ -163,20 +155,6 @@ def _heterogeneous(full: bool) -> tuple[Row, ...]:
         )
         for sparsities in ((0.9, 0.85, 0.8), (0.99, 0.95, 0.9))
         for name in (("sparsyfed", "topk", "flash") if full else ("sparsyfed", "topk"))
-    )
-
-
-def _thousand(full: bool) -> tuple[Row, ...]:
-    return (
-        Row(label="dense", method=_method("dense"), devices=1000),
-        *(Row(label=f"{name} 0.95", method=_method(name, 0.95), devices=1000) for name in ("sparsyfed", "topk")),
-    )
-
-
-def _movement(full: bool) -> tuple[Row, ...]:
-    return (
-        Row(label="dense", method=_method("dense"), rounds=200),
-        *(Row(label=f"{name} 0.95", method=_method(name, 0.95), rounds=200) for name in ("sparsyfed", "topk")),
     )
 
 
@@ -196,12 +174,12 @@ EXPERIMENTS = {
     "iou": Experiment(
         title="overlap of the masks of consecutive rounds",
         columns=("mask_iou", "nestedness", "mask_agreement", "regrown_global"),
-        rows=_masks,
+        rows=lambda full: _each(COMPARED),
     ),
     "activations": Experiment(
         title="with and without activation pruning",
         columns=("accuracy", "late_accuracy", "best_accuracy"),
-        rows=_activations,
+        rows=lambda full: _each(("sparsyfed", "sparsyfed-no-act"), (0.9, 0.95, 0.99, 0.995) if full else (0.95, 0.99)),
     ),
     "reparametrisation": Experiment(
         title="re-parametrisations and none",
@@ -216,7 +194,7 @@ EXPERIMENTS = {
     "naive": Experiment(
         title="Powerpropagation pruned at the end against SparsyFed",
         columns=("accuracy", "late_accuracy", "sparsity", "fewer_values"),
-        rows=_naive,
+        rows=lambda full: _each(("sparsyfed", "naive-powerprop"), (0.9, 0.95, 0.99) if full else (0.95,)),
         note="the naive model is dense until its last round, whose accuracy is that of the pruned model",
     ),
     "heterogeneous": Experiment(
@@ -227,12 +205,12 @@ EXPERIMENTS = {
     "devices-1000": Experiment(
         title="1,000 devices, 10 per round",
         columns=("accuracy", "late_accuracy", "sparsity", "fewer_values"),
-        rows=_thousand,
+        rows=lambda full: _each(("dense", "sparsyfed", "topk"), devices=1000),
         note="the paper says 0.1 % participation, which would be one device; 1 % is taken",
     ),
     "movement": Experiment(
         title="movement of weights",
         columns=("accuracy", "l2_global", "cosine_global", "l2_round", "cosine_round", "l2_device", "cosine_device"),
-        rows=_movement,
+        rows=lambda full: _each(("dense", "sparsyfed", "topk"), rounds=200),
     ),
 }

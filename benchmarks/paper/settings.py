@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -37,9 +38,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def key(self) -> str:
         """A name for files: readable, and different for different settings."""
-        digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
+        # Options that are left out do not count: a setting keeps its name when methods learn new ones.
+        given = _without_none(msgspec.to_builtins(self))
+        digest = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()[:8]
         sparsity = "" if self.method.sparsity is None else f"-{self.method.sparsity:g}"
         return f"{self.dataset}-{self.method.name}{sparsity}-a{self.alpha:g}-r{self.rounds}-s{self.seed}-{digest}"
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in fields.items()
+        if value is not None
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparsyedge.benchmarks.broker import free_port
+from sparsyedge.benchmarks.processes import stop
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import LinkError
 
@@ -44,12 +45,7 @@ def started_mosquitto(directory: Path) -> Iterator[BrokerConfig]:
         _await_listener(process, port, log)
         yield BrokerConfig(host="127.0.0.1", port=port)
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process, limit_s=STOP_LIMIT_S)
 
 
 def _await_listener(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from sparsyedge.benchmarks.simulate.agents import Hosts, started_agents
+from sparsyedge.benchmarks.processes import watched
+from sparsyedge.benchmarks.simulate.agents import started_agents
 from sparsyedge.benchmarks.simulate.device import Backend, Setup
 from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
 from sparsyedge.benchmarks.simulate.models import ensure_artifacts
@@ -24,7 +23,7 @@ from sparsyedge.coordinator.config import RunConfig, SimulationConfig, check_run
 from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.resume import check_same_run
-from sparsyedge.coordinator.service import Coordinator, prepare
+from sparsyedge.coordinator.service import prepare
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.data import Dataset, check_classes, load
@@ -35,7 +34,6 @@ from sparsyedge.edge.storage import sha256_file
 __all__ = ["LinkKind", "simulate"]
 
 LinkKind = Literal["memory", "mqtt"]
-WATCH_S = 0.5
 # Devices share a machine that may be slow, and here that is no reason to go on without one.
 PATIENCE_S = 7 * 86_400.0
 
@@ -93,7 +91,8 @@ def simulate(
             config = msgspec.structs.replace(config, broker=broker)
             hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
             coordinator = prepare(config, observer, label_mixes=mixes)
-            stack.enter_context(_watched(hosts, coordinator))
+            # It would wait for the devices of a process that died until its deadline.
+            stack.enter_context(watched(lambda: hosts.dead, coordinator.interrupt))
             summary = coordinator.run()
             hosts.check()
             return summary
@@ -158,23 +157,3 @@ def _install(artifacts: Artifacts, devices_dir: Path, devices: tuple[str, ...]) 
         link.parent.mkdir(exist_ok=True)
         if not link.is_symlink():
             link.symlink_to(Path("..") / "artifacts", target_is_directory=True)
-
-
-@contextmanager
-def _watched(hosts: Hosts, coordinator: Coordinator) -> Iterator[None]:
-    """Interrupt the coordinator when a process of devices dies: it would wait for them until its deadline."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(WATCH_S):
-            if hosts.dead:
-                coordinator.interrupt()
-                return
-
-    thread = threading.Thread(target=watch, name="simulate-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
