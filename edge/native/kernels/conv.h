@@ -23,7 +23,7 @@ namespace sparsyedge::kernels {
 inline constexpr int kMaxRun = 3;
 inline constexpr int kFloatsPerPosition = 16;
 inline constexpr int kMaxVisit = 256;     // non-zeros of a visit; a row with more in a block is visited again
-inline constexpr int kSinglesAtOnce = 4;  // runs of length 1 that the gradient of the weights takes in one step
+inline constexpr int kSinglesAtOnce = 8;  // runs of length 1 that the gradient of the weights takes in one step
 
 // The non-zeros of one row in one block. Offsets and values are stored in the order of the visits, and inside one as
 // runs of 1, of 2 and of 3. An offset is that of the run's first tap from the tile's origin, in floats.

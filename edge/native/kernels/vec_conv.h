@@ -3,10 +3,10 @@
 //   kTilePositions   how many positions of a tile the register file holds. The 16 lanes of a position are one Reg with
 //                    AVX-512 and two with AVX2 and NEON. Tiles of twice the positions and half the lanes share loads
 //                    among as many multiply-adds, but need more of the source in L1
-//   kGradStack       how many tiles the gradient of the weights takes before it adds up lanes
+//   kGradStack       how many tiles, 1 or 2, the gradient of the weights takes before it adds up lanes
 //   kBlockBytes      what the source of a tile in one block may take of the L1 cache
 //   Reg::SumEach     the sum of the lanes of each of Reg::kWidth registers in memory
-//   StoreTotals      the same of kSinglesAtOnce registers, written to memory or added to what is there
+//   StoreTotals      the same of 4 and of 8 registers, written to memory
 //
 // Load may become the memory operand of every instruction that uses the value, which repeats the load; LoadOnce does
 // not. GCC prefers the former, and it costs a fifth of the forward pass of a layer at half density.
@@ -66,16 +66,14 @@ struct Reg {
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 
-template <bool kAdd>
-SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[kSinglesAtOnce], float* p) {
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   const auto halve = [](__m512 x, __m512 y) {
     return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_shuffle_ps(x, y, 0x4e));
   };
   const __m512 low = halve(a[0].v, a[1].v), high = halve(a[2].v, a[3].v);
   const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  _mm_storeu_ps(p, kAdd ? _mm_add_ps(four, _mm_loadu_ps(p)) : four);
+  _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)));
 }
 
 #elif defined(SPARSYEDGE_ISA_AVX2)
@@ -121,15 +119,13 @@ struct Reg {
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 
-template <bool kAdd>
-SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[kSinglesAtOnce], float* p) {
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   const auto halve = [](__m256 x, __m256 y) {
     return _mm256_add_ps(_mm256_blend_ps(x, y, 0xcc), _mm256_shuffle_ps(x, y, 0x4e));
   };
   const __m256 low = halve(a[0].v, a[1].v), high = halve(a[2].v, a[3].v);
   const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(low, high, 0x88), _mm256_shuffle_ps(low, high, 0xdd));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-  _mm_storeu_ps(p, kAdd ? _mm_add_ps(four, _mm_loadu_ps(p)) : four);
+  _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
 }
 
 #elif defined(SPARSYEDGE_ISA_NEON)
@@ -167,15 +163,18 @@ SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) {
   return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)};
 }
 
-template <bool kAdd>
-SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[kSinglesAtOnce], float* p) {
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   float32x4_t half[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) half[i] = vaddq_f32(a[i].lo, a[i].hi);
-  const float32x4_t four = vpaddq_f32(vpaddq_f32(half[0], half[1]), vpaddq_f32(half[2], half[3]));
-  vst1q_f32(p, kAdd ? vaddq_f32(four, vld1q_f32(p)) : four);
+  vst1q_f32(p, vpaddq_f32(vpaddq_f32(half[0], half[1]), vpaddq_f32(half[2], half[3])));
 }
 
 #endif
+
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[8], float* p) {
+  StoreTotals({a[0], a[1], a[2], a[3]}, p);
+  StoreTotals({a[4], a[5], a[6], a[7]}, p + 4);
+}
 
 }  // namespace sparsyedge::kernels::SPARSYEDGE_ISA
