@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 import time
@@ -13,21 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
-from sparsyedge.coordinator.deadlines import remember
-from sparsyedge.coordinator.records import (
-    DeviceRecord,
-    Evaluation,
-    MemberRecord,
-    OpenRecord,
-    PhaseRecord,
-    Progress,
-    RefusalRecord,
-    RoundRecord,
-    RunRecord,
-    RunSummary,
-)
+from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.schema import SCHEMA, SCHEMA_VERSION
-from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.coordinator.store_reader import StoreReader
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.faults import crash_point
 from sparsyedge.edge.messages import DeviceStatus, Report
@@ -35,7 +22,6 @@ from sparsyedge.edge.messages import DeviceStatus, Report
 __all__ = ["STORE_NAME", "AcceptedUpdate", "ClosedRound", "Store"]
 
 STORE_NAME = "run.sqlite"
-BUSY_TIMEOUT_S = 5.0
 
 RunOutcome = Literal["finished", "stopped", "failed"]
 
@@ -66,22 +52,8 @@ class ClosedRound:
     """The figures of metrics.py, by name."""
 
 
-class Store:
+class Store(StoreReader):
     """One run's SQLite file; every method is one transaction, durable when it returns."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            # The demo builds a coordinator in one thread and runs it in another; only one of them uses it at a time.
-            self._db = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False
-            )
-            self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA journal_mode = WAL")
-            # WAL's own default leaves the last transactions to a power cut, and an acknowledged update must survive it.
-            self._db.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error as error:
-            raise RunError(f"cannot open the run store {path}: {error}; check that it is a run directory") from error
 
     @classmethod
     def create(
@@ -157,10 +129,6 @@ class Store:
         version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
         return version
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._db.close()
-
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, durable when it ends."""
@@ -168,8 +136,6 @@ class Store:
             yield db
             crash_point("before-commit")
         crash_point("after-commit")
-
-    # ---- what the coordinator writes ---------------------------------------------------------------------------------
 
     def resume_run(self) -> None:
         """Record that a new process leads the run; requests to the one before are void."""
@@ -334,202 +300,3 @@ class Store:
         """Record whether rounds are opened."""
         with self._transaction() as db:
             db.execute("UPDATE run SET state = ?", (state,))
-
-    # ---- what anybody reads ------------------------------------------------------------------------------------------
-
-    def requests(self) -> frozenset[str]:
-        """What people asked of the coordinator and has not been taken back: `stop`, `pause`."""
-        return frozenset(row["kind"] for row in self._db.execute("SELECT DISTINCT kind FROM requests"))
-
-    def stop_requested(self) -> bool:
-        """Whether somebody asked for the run to stop."""
-        return "stop" in self.requests()
-
-    def response_times(self) -> dict[str, tuple[float, ...]]:
-        """How long each device took for its last updates, from the round's opening to the update's acceptance."""
-        rows = self._db.execute(
-            "SELECT u.device, u.accepted_at - r.opened_at AS seconds FROM updates u JOIN rounds r ON r.round = u.round "
-            "ORDER BY u.device, u.round"
-        )
-        times: dict[str, tuple[float, ...]] = {}
-        for row in rows:
-            times = remember(times, row["device"], max(0.0, row["seconds"]))
-        return times
-
-    def config(self) -> str:
-        """The config that the run was begun with, as JSON."""
-        config: str = self._db.execute("SELECT config FROM run").fetchone()[0]
-        return config
-
-    def manifest_sha256(self) -> str:
-        """The manifest of the artifacts that the run was begun with."""
-        sha256: str = self._db.execute("SELECT manifest_sha256 FROM run").fetchone()[0]
-        return sha256
-
-    def progress(self) -> Progress:
-        """How far the run is: what a coordinator must know to go on with it."""
-        closed = self._db.execute(
-            "SELECT round, base_model_id, model_id FROM rounds WHERE closed_at IS NOT NULL ORDER BY round DESC LIMIT 1"
-        ).fetchone()
-        row = self._db.execute(
-            "SELECT round, cohort, extensions, opened_at FROM rounds WHERE closed_at IS NULL ORDER BY round LIMIT 1"
-        ).fetchone()
-        opened = None
-        if row is not None:
-            opened = OpenRecord(
-                round=row["round"],
-                cohort=tuple(json.loads(row["cohort"])),
-                extensions=row["extensions"],
-                opened_at=row["opened_at"],
-                accepted=self.accepted(row["round"]),
-            )
-        return Progress(
-            closed_round=closed["round"] if closed else 0,
-            model_id=closed["model_id"] if closed else None,
-            base_model_id=closed["base_model_id"] if closed else None,
-            closed_accepted=self.accepted(closed["round"]) if closed else {},
-            open=opened,
-        )
-
-    def accepted(self, round_number: int) -> dict[str, str]:
-        """The hash of every accepted update of a round, by device."""
-        rows = self._db.execute("SELECT device, sha256 FROM updates WHERE round = ?", (round_number,))
-        return {row["device"]: row["sha256"] for row in rows}
-
-    def acceptance_times(self, round_number: int) -> list[float]:
-        """When each update of a round was accepted."""
-        rows = self._db.execute("SELECT accepted_at FROM updates WHERE round = ? ORDER BY accepted_at", (round_number,))
-        return [row["accepted_at"] for row in rows]
-
-    def samples(self, round_number: int) -> dict[str, int]:
-        """The weight of every accepted update of a round, by device."""
-        rows = self._db.execute("SELECT device, samples FROM updates WHERE round = ?", (round_number,))
-        return {row["device"]: row["samples"] for row in rows}
-
-    def run(self) -> RunRecord:
-        """The run itself."""
-        row = self._db.execute(
-            "SELECT name, fleet, state, reason, rounds, created_at, seen_at, pid, dense_bytes, model_id, model_sha256 "
-            "FROM run"
-        ).fetchone()
-        return RunRecord(**dict(row))
-
-    def rounds(self) -> tuple[RoundRecord, ...]:
-        """The closed rounds in order."""
-        rows = self._db.execute(
-            "SELECT r.round, r.test_accuracy, r.test_loss, r.global_sparsity, r.seconds, r.learning_rate, r.model_id, "
-            "  run.dense_bytes, "
-            "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) AS updates, "
-            "  (SELECT COALESCE(SUM(u.bytes), 0) FROM updates u WHERE u.round = r.round) AS bytes_up, "
-            "  (SELECT COALESCE(SUM(p.bytes_down), 0) FROM reports p WHERE p.round = r.round) AS bytes_down, "
-            "  (SELECT COALESCE(SUM(u.nonzeros), 0) FROM updates u WHERE u.round = r.round) AS nonzeros_up, "
-            "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) * r.base_nonzeros AS nonzeros_down, "
-            "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused "
-            "FROM rounds r, run WHERE r.closed_at IS NOT NULL ORDER BY r.round"
-        )
-        return tuple(RoundRecord(**dict(row)) for row in rows)
-
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """The figures of every closed round by name: those of the model, then what devices reported, averaged."""
-        figures: dict[int, dict[str, float]] = {}
-        for row in self._db.execute("SELECT round, name, value FROM metrics ORDER BY round, rowid"):
-            figures.setdefault(row["round"], {})[row["name"]] = math.nan if row["value"] is None else row["value"]
-        reported = self._db.execute(
-            "SELECT r.round, AVG(r.loss) AS loss_devices, AVG(r.regrown) AS regrown_devices, "
-            "  (SELECT SUM(p.seconds) FROM phases p WHERE p.round = r.round) / COUNT(*) AS seconds_device, "
-            "  (SELECT SUM(p.joules) FROM phases p WHERE p.round = r.round) / COUNT(*) AS joules_device "
-            "FROM reports r GROUP BY r.round"
-        )
-        for row in reported:
-            values = {name: row[name] for name in row.keys() if name != "round" and row[name] is not None}  # noqa: SIM118
-            if row["round"] in figures:
-                figures[row["round"]] |= values
-        return figures
-
-    def devices(self) -> tuple[DeviceRecord, ...]:
-        """The devices of which an update was accepted, in order of their names."""
-        rows = self._db.execute(
-            "SELECT r.device AS id, COUNT(*) AS rounds, SUM(r.steps) AS steps, MAX(r.peak_rss_mb) AS peak_rss_mb, "
-            "  SUM(r.bytes_down) AS bytes_down, SUM(r.bytes_up) AS bytes_up, "
-            "  COALESCE((SELECT d.online FROM devices d WHERE d.device = r.device), 0) AS online, "
-            "  l.pid, l.loss AS last_loss, l.source AS energy_source, l.kind AS energy_kind, "
-            "  l.hz AS energy_hz, l.idle_w "
-            "FROM reports r JOIN reports l ON l.device = r.device "
-            "  AND l.round = (SELECT MAX(m.round) FROM reports m WHERE m.device = r.device) "
-            "GROUP BY r.device ORDER BY r.device"
-        ).fetchall()
-        phases = self._phases()
-        return tuple(
-            DeviceRecord(**{**dict(row), "online": bool(row["online"]), "phases": phases.get(row["id"], {})})
-            for row in rows
-        )
-
-    def members(self) -> tuple[MemberRecord, ...]:
-        """Everybody who was heard of, in order of their names."""
-        refusals: dict[str, list[RefusalRecord]] = {}
-        for refusal in self.refusals():
-            refusals.setdefault(refusal.device, []).append(refusal)
-        rows = self._db.execute(
-            "SELECT n.device, COALESCE(d.online, 0) AS online, "
-            "  MAX(COALESCE(d.seen_at, 0), "
-            "      COALESCE((SELECT MAX(accepted_at) FROM updates u WHERE u.device = n.device), 0), "
-            "      COALESCE((SELECT MAX(at) FROM refusals f WHERE f.device = n.device), 0)) AS seen_at, "
-            "  (SELECT MAX(round) FROM updates u WHERE u.device = n.device) AS last_round, "
-            "  (SELECT COUNT(*) FROM updates u WHERE u.device = n.device) AS updates, "
-            "  (SELECT COALESCE(SUM(seconds), 0.0) FROM phases p WHERE p.device = n.device) AS seconds, "
-            "  (SELECT SUM(joules) FROM phases p WHERE p.device = n.device) AS joules, "
-            "  (SELECT COALESCE(SUM(bytes_down), 0) FROM reports r WHERE r.device = n.device) AS bytes_down, "
-            "  (SELECT COALESCE(SUM(bytes_up), 0) FROM reports r WHERE r.device = n.device) AS bytes_up, "
-            "  COALESCE((SELECT kind FROM reports r WHERE r.device = n.device ORDER BY round DESC LIMIT 1), 'none') "
-            "    AS energy_kind "
-            "FROM (SELECT device FROM devices UNION SELECT device FROM updates UNION SELECT device FROM refusals) n "
-            "LEFT JOIN devices d ON d.device = n.device ORDER BY n.device"
-        )
-        return tuple(
-            MemberRecord(
-                **{
-                    **dict(row),
-                    "online": bool(row["online"]),
-                    "seen_at": row["seen_at"] or None,
-                    "refusals": tuple(refusals.get(row["device"], ())),
-                }
-            )
-            for row in rows.fetchall()
-        )
-
-    def _phases(self) -> dict[str, dict[str, PhaseCost]]:
-        """What each phase cost each device in all; joules are None where no round of it has any."""
-        rows = self._db.execute(
-            "SELECT device, phase, SUM(seconds) AS seconds, SUM(joules) AS joules FROM phases "
-            "GROUP BY device, phase ORDER BY device, MIN(rowid)"
-        )
-        costs: dict[str, dict[str, PhaseCost]] = {}
-        for row in rows:
-            costs.setdefault(row["device"], {})[row["phase"]] = PhaseCost(row["seconds"], row["joules"])
-        return costs
-
-    def phase_records(self) -> tuple[PhaseRecord, ...]:
-        """What every phase cost, in order of rounds, devices and of the phases themselves."""
-        rows = self._db.execute(
-            "SELECT round, device, phase, seconds, joules, kind FROM phases ORDER BY round, device, rowid"
-        )
-        return tuple(PhaseRecord(**dict(row)) for row in rows)
-
-    def opened_at(self) -> dict[int, float]:
-        """When each round was announced."""
-        return {row["round"]: row["opened_at"] for row in self._db.execute("SELECT round, opened_at FROM rounds")}
-
-    def refusals(self) -> tuple[RefusalRecord, ...]:
-        """What was not taken, in order of rounds."""
-        rows = self._db.execute("SELECT round, device, reason, count FROM refusals ORDER BY round, device, reason")
-        return tuple(RefusalRecord(**dict(row)) for row in rows)
-
-    def summary(self) -> RunSummary:
-        """Everything at once."""
-        return RunSummary(
-            run=self.run(),
-            run_dir=str(self._path.parent.resolve()),
-            rounds=self.rounds(),
-            devices=self.devices(),
-            refusals=self.refusals(),
-        )
