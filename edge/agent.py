@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode_manifest
+from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
@@ -26,16 +26,15 @@ from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residua
 from sparsyedge.edge.job import JobProgress, UnfinishedJob
 from sparsyedge.edge.limits import Limits
 from sparsyedge.edge.local_update import finish_update, needs_start, start_state, step_rule
-from sparsyedge.edge.messages import Accepted, Blob, Delta, Offer, Refused, Report, RoundTask
-from sparsyedge.edge.native import library_path
+from sparsyedge.edge.messages import Accepted, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.notify import Supervisor
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.session import Session
-from sparsyedge.edge.signature import check_library, check_signature
-from sparsyedge.edge.tensors import State, Tensors, count_regrown, first_nonfinite, model_id
+from sparsyedge.edge.supplies import Supplies
+from sparsyedge.edge.tensors import State, Tensors, count_regrown, first_nonfinite
 from sparsyedge.edge.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.transfer import blob_of
-from sparsyedge.edge.wire import LOSSLESS, decode_frame, frame_of
+from sparsyedge.edge.wire import LOSSLESS
 from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["Action", "Agent", "check_fit", "decide", "describe"]
@@ -115,14 +114,13 @@ class Agent:
         self._samples = samples
         self._meter = meter
         self._idle_w = idle_w
-        self._cache = cache
+        self._supplies = Supplies(courier, cache, signing_key=signing_key)
         self._outbox = outbox
         self._workbench = workbench
         self._job_path = job_path
         self._limits = limits
         self._supervisor = supervisor or Supervisor({})
         self._until_finished = until_finished
-        self._signing_key = signing_key
         self._stopped = threading.Event()
         self._settled: str | None = None
 
@@ -224,90 +222,24 @@ class Agent:
 
     def _prepare(self, task: RoundTask) -> tuple[Session, Manifest]:
         """A session that holds the task's model, fetched as far as the device does not have it."""
+        wanted = partial(self._is_open, task)
         artifacts = self._workbench.artifacts(task.manifest.sha256)
         if artifacts is None:
-            artifacts = self._fetch_artifacts(task)
+            artifacts = self._supplies.artifacts(task, roles=self._workbench.roles, wanted=wanted)
             self._workbench.put(artifacts, task.manifest.sha256)
         manifest = artifacts.manifest
         check_fit(self._samples, manifest)
         if task.model_id == manifest.initial_model:
             return self._workbench.session(None, round_number=task.round), manifest
-        received = self._fetch_model(task, manifest)
+        received = self._supplies.model(task, manifest, wanted=wanted)
         sparsity = manifest.method.sparsity_of(self._device, task.round)
         model = start_state(manifest.method, received, prunable=manifest.prunable, sparsity=sparsity)
         return self._workbench.session(model, round_number=task.round), manifest
 
-    def _fetch_artifacts(self, task: RoundTask) -> Artifacts:
-        sha256 = task.manifest.sha256
-        folder = self._cache.folder(sha256)
-        if self._cache.has_file(sha256, MANIFEST_NAME, sha256=sha256):
-            content = (folder / MANIFEST_NAME).read_bytes()
-        else:
-            content = self._fetch(task.manifest, task)
-        if self._signing_key is not None:
-            check_signature(content, task.signature, signing_key=self._signing_key)
-        manifest = decode_manifest(content, source=f"the manifest of run {task.run}")
-        if self._signing_key is not None:
-            check_library(manifest, library_path())
-        for role, file in manifest.files.items():
-            if role in self._workbench.roles and not self._cache.has_file(sha256, file.name, sha256=file.sha256):
-                # Files are cut into chunks as the manifest itself is.
-                blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
-                self._cache.keep_file(sha256, file.name, self._fetch(blob, task))
-        self._cache.keep_file(sha256, MANIFEST_NAME, content)
-        return Artifacts(folder, manifest)
-
-    def _fetch_model(self, task: RoundTask, manifest: Manifest) -> State:
-        """The task's model, which must be the one that the task names; raises FrameError where it is not."""
-        frame = self._cache.model(task.model_id)
-        delta, base = self._nearest(task) or (None, b"")
-        try:
-            if frame is not None:
-                state = decode_frame(frame, manifest.shapes).state
-            elif delta is not None:
-                held = decode_frame(base, manifest.shapes).state
-                state = decode_frame(self._fetch(delta.model, task), manifest.shapes, held).state
-            else:
-                frame = self._fetch(task.model, task)
-                state = decode_frame(frame, manifest.shapes).state
-            found = model_id(state)
-            if found != task.model_id:
-                raise FrameError(f"the frame announced as model {task.model_id[:12]} holds model {found[:12]}")
-        except FrameError:
-            # The next attempt fetches the model whole.
-            for model in (task.model_id, *([delta.base] if delta else [])):
-                self._cache.drop_model(model)
-            raise
-        self._cache.keep_model(task.model_id, frame or self._whole_frame(state, task, manifest))
-        return state
-
-    def _nearest(self, task: RoundTask) -> tuple[Delta, bytes] | None:
-        """The latest difference to a model that this device holds, and that model's frame."""
-        for delta in task.deltas:
-            base = self._cache.model(delta.base)
-            if base is not None:
-                return delta, base
-        return None
-
-    def _whole_frame(self, state: State, task: RoundTask, manifest: Manifest) -> bytes:
-        """A model that came as a difference, as a frame that stands alone."""
-        return frame_of(state, run=task.run, round_number=task.round, base_id=task.model_id, prunable=manifest.prunable)
-
-    def _held_model(self, task: RoundTask, manifest: Manifest) -> State | None:
-        """The task's model once more, from disk: what both sides hold need not travel. None for that of the checkpoint.
-
-        It is read again rather than kept, since memory is what training is short of.
-        """
-        frame = self._cache.model(task.model_id)
-        return None if frame is None else decode_frame(frame, manifest.shapes).state
-
     def _count_regrown(self, trained: State, task: RoundTask, manifest: Manifest) -> int | None:
         """How many pruned weights training brought back; None for the checkpoint's model, which is dense."""
-        before = self._held_model(task, manifest)
+        before = self._supplies.held_model(task, manifest)
         return None if before is None else count_regrown(before, trained, manifest.prunable)
-
-    def _fetch(self, blob: Blob, task: RoundTask) -> bytes:
-        return self._courier.fetch(blob, wanted=lambda: self._is_open(task))
 
     # ---- train, prune, encode ----------------------------------------------------------------------------------------
 
@@ -397,7 +329,7 @@ class Agent:
             run=task.run,
             round_number=task.round,
             base_id=task.model_id,
-            base=self._held_model(task, manifest),
+            base=self._supplies.held_model(task, manifest),
             # Such an update says that most entries did not change at all: rounding them would be a change.
             codec=LOSSLESS if manifest.method.uplink == "delta" else task.codec,
             prunable=manifest.prunable,
