@@ -20,8 +20,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Everything that the result of a run depends on."""
 
     dataset: str
-    model: str | None
-    """The one that suits the data set where it is None."""
     method: MethodConfig
     alpha: float
     devices: int
@@ -32,6 +30,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     last_learning_rate: float
     eval_every: int
     seed: int
+    model: str | None = None
+    """The one that suits the data set where it is None."""
     epochs: int = 1
     batch_size: int = 16
 

@@ -19,6 +19,7 @@ from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.edge.errors import ConfigError, DataError
 from sparsyedge.edge.methods import MethodConfig, method_of
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "paper"
 TINY = Setting(
     dataset="digits",
     model="resnet18-calm",
@@ -64,6 +65,15 @@ def test_different_settings_have_different_names_and_equal_ones_share_a_run() ->
 def test_a_name_stays_when_methods_learn_new_options() -> None:
     # Results are found by it: this one was written down when there were fewer options.
     assert TINY.key == "digits-topk-0.9-a0.5-r2-s1-a595508b"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_results_that_come_with_the_code_are_found_under_their_settings(path: Path) -> None:
+    result = read_result(path)
+    assert msgspec.convert(result["setting"], Setting).key == path.stem
+    assert figures(result["rounds"]) == pytest.approx(result["figures"])
+    assert result["machine"]["commit"]
+    assert "dirty" not in result["machine"]["commit"]
 
 
 def round_of(number: int, **changes: object) -> dict[str, Any]:
