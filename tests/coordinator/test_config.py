@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,15 @@ def test_name__invalid(tmp_path: Path) -> None:
 def test_file__invalid(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no config file"):
         load_run_config(tmp_path / "absent.toml")
+
+
+def test_rounds_have_five_settings_and_the_documentation_names_their_defaults() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "rounds.md").read_text(encoding="utf-8")
+    table = text.partition("## Settings")[2].partition("A learned deadline")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", table, flags=re.MULTILINE)
+    assert len(rows) == 5
+    config = RunConfig(name="r", artifacts="a", run_dir="d", dataset="x", rounds=1, cohort_size=7)
+    for name, default in rows:
+        value = getattr(config, name)
+        assert value == {"required": 7, "0": 0, "`cohort_size`": None, "learned": None}[default], name
+    assert (config.updates_needed, config.devices_needed) == (7, 7)

@@ -98,9 +98,13 @@ def test_topics_are_parsed_below_the_root_of_the_fleet() -> None:
 
 def test_no_topic_has_more_levels_than_cloud_brokers_allow() -> None:
     device = "d" * 63
-    longest = [TOPICS.upload(device, SHA, 10**6), TOPICS.chunk(SHA, 10**6), TOPICS.status(device), TOPICS.reply(device)]
-    assert max(topic.count("/") for topic in longest) <= 7
-    assert max(len(topic) for topic in longest) <= 256
+    topics = [
+        *(TOPICS.round, TOPICS.lease, TOPICS.catalogue, TOPICS.enrol_request, TOPICS.enrol_reply("c" * 32)),
+        *(TOPICS.status(device), TOPICS.offer(device), TOPICS.report(device), TOPICS.reply(device)),
+        *(TOPICS.upload(device, SHA, 10**6), TOPICS.chunk(SHA, 10**6)),
+    ]
+    assert max(topic.count("/") for topic in topics) <= 7
+    assert max(len(topic) for topic in topics) <= 256
 
 
 def test_examples_in_the_documentation_are_real_messages() -> None:

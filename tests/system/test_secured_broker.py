@@ -136,7 +136,8 @@ def all_topics() -> list[str]:
         TOPICS.chunk(SHA, 0),
         TOPICS.enrol_request,
         TOPICS.enrol_reply("ab" * 16),
-        "se/v1/lab/lease",
+        TOPICS.lease,
+        TOPICS.catalogue,
     ]
     of_devices = [topic for device in DEVICES for topic in (*own_topics(device), TOPICS.reply(device))]
     return [*common, *of_devices, "se/v1/other/round", "$SYS/broker/clients"]
