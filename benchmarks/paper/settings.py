@@ -77,7 +77,7 @@ SCALES = {
     "small": Scale(
         width=8,
         images="resnet18-calm",
-        rounds={"cifar10": 20, "cifar100": 20, "speech_commands": 60, "digits": 5},
+        rounds={"cifar10": 20, "cifar100": 20, "speech_commands": 30, "digits": 5},
         learning_rate=0.5,
         last_learning_rate=0.01,
         eval_every=5,
