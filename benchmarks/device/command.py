@@ -23,7 +23,7 @@ from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profi
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.checkpoint import read_initial_state
-from sparsyedge.edge.energy import meter_names
+from sparsyedge.edge.energy import meter_names, open_meter
 from sparsyedge.edge.errors import ConfigError, TrainingError
 from sparsyedge.edge.storage import write_atomically
 
@@ -40,8 +40,8 @@ START_LIMIT_S = 600.0
 def main(argv: list[str]) -> int:
     """Measure this board, keep JSON, HTML and PNG, and print a table or, with --json, the document."""
     arguments = _parser().parse_args(argv)
-    if arguments.meter not in meter_names():
-        raise ConfigError(f"energy meter {arguments.meter!r} is unknown; known are {', '.join(meter_names())}")
+    # A meter that is not there is told now, and not after a model has been exported.
+    open_meter(arguments.meter).stop()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
         result = _measure(arguments, Path(folder))
     document = msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"

@@ -15,6 +15,7 @@ __all__ = ["draw", "page"]
 
 COLOURS = {"dense": "#D55E00", "sparse": "#0072B2"}  # of Okabe and Ito: told apart by colour-blind readers
 HATCHES = {"dense": "//", "sparse": ""}
+STYLE = "body{font-family:sans-serif;max-width:60em;margin:2em auto}img{max-width:100%}pre{overflow-x:auto}"
 
 
 def draw(results: Sequence[DeviceResult]) -> bytes | None:
@@ -58,7 +59,7 @@ def page(results: Sequence[DeviceResult], picture: bytes | None) -> str:
     )
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
-        "<style>body{font-family:sans-serif;max-width:60em;margin:2em auto}img{max-width:100%}</style>"
+        f"<style>{STYLE}</style>"
         f"<h1>{html.escape(title)}</h1>{image}<pre>{html.escape(table)}</pre>{machines}</html>\n"
     )
 
@@ -96,4 +97,10 @@ def _energy_label(results: Sequence[DeviceResult], label: str) -> str:
 
 
 def _lines(table: dict[str, Any]) -> str:
-    return "\n".join(f"{key}: {value}" for key, value in table.items())
+    return "\n".join(f"{key}: {_words(value)}" for key, value in table.items())
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return "unknown" if value is None else str(value)

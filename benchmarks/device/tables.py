@@ -62,7 +62,7 @@ def summary(result: DeviceResult) -> str:
     ]
     lines = _aligned([("", "dense", "sparse", "dense / sparse"), *body])
     return "\n".join(
-        [f"{result.name}, {result.settings['threads']} threads", *lines, energy_line(result), *result.notes]
+        [f"{result.name}, {result.settings['threads']} thread(s)", *lines, energy_line(result), *result.notes]
     )
 
 
