@@ -14,7 +14,7 @@ from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.session import Runtime
 
-__all__ = ["RUNTIME", "open_graph", "pick_runtime", "session_options", "training_api"]
+__all__ = ["RUNTIME", "graph_options", "open_graph", "pick_runtime", "session_options", "training_api"]
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def session_options(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def open_graph(path: Path, *, threads: int, arena: bool = True) -> onnxruntime.InferenceSession:
-    """A plain session over a graph file; raises ArtifactError where this runtime cannot load it.
+def graph_options(threads: int, *, arena: bool = True) -> onnxruntime.SessionOptions:
+    """Options for a graph that our exporter wrote.
 
     With an arena the session keeps the memory that its largest run took, which makes the next one faster.
     """
@@ -88,6 +88,12 @@ def open_graph(path: Path, *, threads: int, arena: bool = True) -> onnxruntime.I
     # In the order of the file, which lets go of every tensor as early as it can: a sparse step then takes 141 MB where
     # onnxruntime's own order takes 193.
     options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    return options
+
+
+def open_graph(path: Path, *, threads: int, arena: bool = True) -> onnxruntime.InferenceSession:
+    """A plain session over a graph file; raises ArtifactError where this runtime cannot load it."""
+    options = graph_options(threads, arena=arena)
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common class

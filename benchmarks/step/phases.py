@@ -13,7 +13,7 @@ from typing import Any
 import onnxruntime
 
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
-from sparsyedge.edge.onnx_runtime import session_options
+from sparsyedge.edge.onnx_runtime import graph_options
 from sparsyedge.edge.sparse_session import SparseSession
 
 __all__ = ["PHASES", "phase_ms", "split"]
@@ -65,7 +65,7 @@ class _ProfiledSession(SparseSession):
 
     def __init__(self, workload: Workload, prefix: Path) -> None:
         super().__init__(workload.artifacts, threads=workload.threads)
-        options = session_options(workload.threads)
+        options = graph_options(workload.threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(prefix)
         path = workload.artifacts.path("sparse_step")
