@@ -24,7 +24,7 @@ FLAGS = ("-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-fno-math-errno", "-fno-trap
 LEAST_FUSED = 8
 """Loops with fewer fused instructions are not the convolution's."""
 TILE_FLOATS = 64
-"""A whole tile of both sets: 8 positions of 8 lanes."""
+"""A whole tile of both sets: 4 positions of 16 lanes."""
 
 
 @dataclass(frozen=True)
