@@ -134,6 +134,8 @@ def rubbish(authority: Authority, payloads: list[bytes]) -> None:
 
 
 def test_rubbish_from_newcomers_is_counted_and_stops_nobody(answering: Authority, tmp_path: Path) -> None:
+    # Somebody who was answered shows that the service listens; the broker keeps nothing for one that does not yet.
+    enrol(answering.invite("pi-00"), tmp_path / "another", timeout_s=LIMIT_S)
     invited = answering.invite("pi-01")
     request = {"device": "pi-01", "token": invited.token, "csr": "x", "reply": "c" * 32}
     payloads = [b"", b"\xff", b"[" * 5000, json.dumps({**request, "reply": "../../x"}).encode(), b"x" * 100_000]
