@@ -78,7 +78,7 @@ def test_epsilon_of_the_calm_model_is_in_every_graph(tmp_path: Path) -> None:
 
 
 def test_an_export_that_prunes_what_it_should_not_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "insert_activation_pruning", lambda model, prunable: None)
+    monkeypatch.setattr(rewrite, "insert_activation_pruning", lambda model, prunable, **options: None)
     spec = ModelSpec("resnet18", 4, 5, (3, 16, 16))
     with pytest.raises(ArtifactError, match="do not use this export"):
         export_model(spec, make_method("sparsyfed", sparsity=0.5, beta=1.25), tmp_path / "out", seed=0)
