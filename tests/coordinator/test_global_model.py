@@ -10,6 +10,7 @@ from typing import cast, get_args
 import msgspec
 import numpy as np
 import pytest
+from fixtures.reports import plain_report
 
 from sparsyedge.coordinator.board import Board
 from sparsyedge.coordinator.config import RunConfig
@@ -22,7 +23,7 @@ from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.frame import Mask
-from sparsyedge.edge.messages import Offer, Report, RoundTask, Topics, decode
+from sparsyedge.edge.messages import Offer, RoundTask, Topics, decode
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.tensors import State, Tensors, count_nonzero, model_id
 from sparsyedge.edge.transfer import Assembly, blob_of
@@ -139,19 +140,7 @@ class Run:
 
 
 def offer_of(frame: bytes, round_number: int, base: str) -> Offer:
-    report = Report(
-        run="r",
-        round=round_number,
-        phases={},
-        energy_source="none",
-        energy_kind="none",
-        bytes_down=0,
-        bytes_up=0,
-        steps=1,
-        loss=0.5,
-        peak_rss_mb=1.0,
-        pid=1,
-    )
+    report = plain_report("r", round_number)
     return Offer(run="r", round=round_number, base=base, update=blob_of(frame), samples=3, report=report)
 
 

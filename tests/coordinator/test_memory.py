@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from fixtures.reports import plain_report
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.global_model import GlobalModel
@@ -19,7 +20,7 @@ from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, BatchNorm, Manifest, Parameter
 from sparsyedge.edge.feedback import encode_with_feedback
-from sparsyedge.edge.messages import Offer, Report
+from sparsyedge.edge.messages import Offer
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.tensors import State, dense_bytes, model_id
 from sparsyedge.edge.transfer import blob_of
@@ -108,19 +109,7 @@ class Run:
 
 
 def offer_of(frame: bytes, round_number: int, base: str) -> Offer:
-    report = Report(
-        run="r",
-        round=round_number,
-        phases={},
-        energy_source="none",
-        energy_kind="none",
-        bytes_down=0,
-        bytes_up=0,
-        steps=1,
-        loss=0.5,
-        peak_rss_mb=1.0,
-        pid=1,
-    )
+    report = plain_report("r", round_number)
     return Offer(run="r", round=round_number, base=base, update=blob_of(frame), samples=3, report=report)
 
 

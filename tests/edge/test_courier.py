@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
+from fixtures.reports import plain_report
 
 from sparsyedge.edge import courier as courier_module
 from sparsyedge.edge.courier import Courier, Member
 from sparsyedge.edge.link import Connected, Received
-from sparsyedge.edge.messages import Accepted, Offer, Report, RoundTask, Topics, decode, encode
+from sparsyedge.edge.messages import Accepted, Offer, RoundTask, Topics, decode, encode
 from sparsyedge.edge.transfer import blob_of
 
 TOPICS = Topics("lab")
@@ -31,19 +32,7 @@ TASK = RoundTask(
     seed=0,
     deadline_unix_s=0.0,
 )
-REPORT = Report(
-    run="r",
-    round=1,
-    phases={},
-    energy_source="none",
-    energy_kind="none",
-    bytes_down=0,
-    bytes_up=0,
-    steps=1,
-    loss=0.5,
-    peak_rss_mb=1.0,
-    pid=1,
-)
+REPORT = plain_report()
 
 
 class CoordinatorOnItsSecondStart:

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from fixtures.reports import plain_report
 
 from sparsyedge.edge import outbox as outbox_module
-from sparsyedge.edge.messages import Blob, Offer, Report, RoundTask
+from sparsyedge.edge.messages import Blob, Offer, RoundTask
 from sparsyedge.edge.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.transfer import blob_of
 
@@ -39,19 +40,7 @@ def task_of(round_number: int, **changes: Any) -> RoundTask:
 
 
 def pending_of(task: RoundTask, frame: bytes) -> Pending:
-    report = Report(
-        run=task.run,
-        round=task.round,
-        phases={},
-        energy_source="none",
-        energy_kind="none",
-        bytes_down=0,
-        bytes_up=0,
-        steps=1,
-        loss=0.5,
-        peak_rss_mb=1.0,
-        pid=1,
-    )
+    report = plain_report(task.run, task.round)
     offer = Offer(run=task.run, round=task.round, base=task.model_id, update=blob_of(frame), samples=1, report=report)
     return Pending(task_key(task, 1), offer)
 

@@ -35,8 +35,11 @@ def best_ms(*steps: Callable[[], object], repeat: int = 9) -> list[float]:
     return [1e3 * seconds for seconds in best]
 
 
-def select_and_pack_ms(run_node: RunNode, channels: int, size: int, density: float) -> tuple[float, float]:
-    """Packing is what it takes to save an input whose threshold is known; selecting is what comes on top."""
+def select_and_pack_ms(run_node: RunNode, channels: int, size: int, density: float) -> tuple[float, float, bool]:
+    """Packing is what it takes to save an input whose threshold is known; selecting is what comes on top.
+
+    Last, whether both ways save the same bits.
+    """
     case = Case(8, channels, 3, 1, size, size, density)
     index = np.arange(round(density * 8 * channels * 9), dtype=np.int32)
     plan, _ = run_node("SparsePlan", [index], outputs=2, **case.attributes)
@@ -45,20 +48,22 @@ def select_and_pack_ms(run_node: RunNode, channels: int, size: int, density: flo
     inputs = [x, plan, np.array([16])]
     saved, tau = run_node("SaveActivation", inputs, outputs=2)
     again = run_node("SaveActivation", [*inputs, None, tau])
-    assert np.array_equal(again[0], saved)
     both, packing = best_ms(
         lambda: run_node("SaveActivation", inputs),
         lambda: run_node("SaveActivation", [*inputs, None, tau]),
     )
-    return max(0.0, both - packing), packing
+    return max(0.0, both - packing), packing, np.array_equal(again[0], saved)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", ["trained95", "paperlike", "uniform95", "uniform99"])
-def test_the_cost_of_selecting_is_printed(run_node: RunNode, profile: str) -> None:
+def test_a_threshold_that_is_known_saves_the_same_bits_without_the_cost_of_selecting(
+    run_node: RunNode, profile: str
+) -> None:
     costs = [
         select_and_pack_ms(run_node, channels, size, 1 - sparsity_of(name, PROFILES[profile]))
         for name, (channels, size) in INPUTS.items()
     ]
-    selecting, packing = (sum(column) for column in zip(*costs, strict=True))
+    assert all(same for _, _, same in costs)
+    selecting, packing = sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)
     print(f"{profile:<10} a step selects for {selecting:5.2f} ms and packs for {packing:5.2f} ms")

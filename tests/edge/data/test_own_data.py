@@ -208,7 +208,9 @@ def test_log_mel_shows_a_tone_in_its_band() -> None:
     assert np.isfinite(log_mel(np.zeros((1, 16_000), dtype=np.int16))).all()
 
 
-@pytest.mark.skipif(not (Path(REAL_DATA) / "speech_small.npz").is_file(), reason="no speech_small.npz here")
+@pytest.mark.skipif(
+    not (Path(REAL_DATA) / "speech_small.npz").is_file(), reason="no speech_small.npz in $SPARSYEDGE_DATA"
+)
 def test_the_subset_of_speech_commands_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSYEDGE_DATA", REAL_DATA)
     dataset = load("speech_commands")
