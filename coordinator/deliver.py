@@ -13,7 +13,7 @@ from onnx import helper
 from sparsyedge.coordinator.onnx_pieces import WeightPiece, pieces_of
 from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.reparametrise import effective_weights
+from sparsyedge.edge.reparametrise import effective_weights, inference_weights
 from sparsyedge.edge.storage import write_pieces_atomically
 from sparsyedge.edge.tensors import FloatArray
 
@@ -79,4 +79,7 @@ def _check(model: onnx.ModelProto, manifest: Manifest) -> None:
 
 
 def _theta(name: str, tensor: FloatArray, manifest: Manifest) -> FloatArray:
-    return effective_weights(manifest.method, tensor) if name in manifest.prunable else tensor
+    if name not in manifest.prunable:
+        return tensor
+    kept = inference_weights(manifest.method, name, tensor, prunable=manifest.prunable)
+    return effective_weights(manifest.method, kept)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import TrainingError
 from sparsyedge.edge.onnx_runtime import open_graph
-from sparsyedge.edge.reparametrise import layer_exponents
+from sparsyedge.edge.reparametrise import inference_weights, layer_exponents
 from sparsyedge.edge.tensors import FloatArray
 
 __all__ = ["EvalSession"]
@@ -29,8 +29,12 @@ class EvalSession:
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Evaluate this state from now on; it is not copied."""
-        self._state = {name: np.ascontiguousarray(state[name], dtype=np.float32) for name in self._wanted}
-        self._state |= layer_exponents(self._manifest.method, state, self._manifest.prunable)
+        method, prunable = self._manifest.method, self._manifest.prunable
+        self._state = {
+            name: np.ascontiguousarray(inference_weights(method, name, state[name], prunable=prunable), np.float32)
+            for name in self._wanted
+        }
+        self._state |= layer_exponents(method, state, prunable)
 
     def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
         """The mean loss over the batch and the logits; nothing changes."""

@@ -27,6 +27,7 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 Reparametrisation = Literal["none", "power", "spectral", "auto-beta"]
 Exponent = Literal["max", "sigma"]
 WeightPruning = Literal["none", "copy", "in-place"]
+Inference = Literal["sent", "trained"]
 ActivationDensity = Literal["weights", "target"]
 ActivationThreshold = Literal["step", "round"]
 Uplink = Literal["whole", "weights", "delta"]
@@ -57,6 +58,8 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Whether a weight that is exactly zero has no gradient, so that pruned weights never grow back by training."""
     prune_weights: WeightPruning = "none"
     """Whether a step computes with the largest weights of each layer but the first, and what becomes of the others."""
+    inference: Inference = "sent"
+    """What is evaluated and delivered where steps prune weights: all that were sent, or those that a step would use."""
     prune_activations: bool = False
     """Whether the gradient of a layer's weights sees only the largest values of the layer's input."""
     activation_density: ActivationDensity = "weights"
@@ -136,6 +139,7 @@ class MethodConfig(Section, frozen=True, kw_only=True):
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] | None = None
     exponent: Exponent | None = None
     prune_weights: Literal["copy", "in-place"] | None = None
+    inference: Inference | None = None
     activation_floor: Share | None = None
     activation_threshold: ActivationThreshold | None = None
     uplink: Literal["weights", "delta"] | None = None
@@ -196,7 +200,7 @@ METHODS: dict[str, MethodRow] = {
             "prune_activations": True,
             "activation_density": "target",
         },
-        options=("prune_weights", *PRUNING_OPTIONS),
+        options=("prune_weights", "inference", *PRUNING_OPTIONS),
     ),
     "flash": MethodRow(
         summary="FLASH-SPDST: a mask by the mean layer densities of round 1, never changed",

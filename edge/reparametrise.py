@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.methods import Method
+from sparsyedge.edge.prune import keep_largest
 from sparsyedge.edge.tensors import FloatArray
 
 __all__ = [
     "NORM_FLOOR",
     "effective_weights",
     "exponent_name",
+    "inference_weights",
     "layer_exponents",
     "positions_name",
     "power",
@@ -56,6 +58,13 @@ def effective_weights(method: Method, weights: FloatArray) -> FloatArray:
     if method.reparametrisation == "auto-beta":
         return power(weights, _exponent(method, weights))
     return power(weights, method.beta)
+
+
+def inference_weights(method: Method, name: str, weights: FloatArray, *, prunable: Sequence[str]) -> FloatArray:
+    """What evaluation and the delivered model see of a tensor: all of it, or what a step would compute with."""
+    if method.inference == "trained" and method.prune_weights != "none" and name in prunable[1:]:
+        return keep_largest(weights, method.density)
+    return weights
 
 
 def power(weights: FloatArray, beta: float) -> FloatArray:

@@ -86,13 +86,12 @@ def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
 def evaluate(
     model: nn.Module, method: Method, state: Tensors, samples: Samples, prunable: list[str]
 ) -> dict[str, float]:
-    """Accuracy and loss by running statistics, with the weights as they are sent."""
+    """Accuracy and loss by running statistics, with the weights as they are sent or as the method says."""
     model.load_state_dict(state, strict=False)
     model.eval()
     where = next(model.parameters()).device
-    # Evaluation computes with all weights that there are.
-    whole = msgspec.structs.replace(method, prune_weights="none")
-    thetas = effective_weights(model, whole, prunable, derive_exponents(model, method, prunable))
+    used = method if method.inference == "trained" else msgspec.structs.replace(method, prune_weights="none")
+    thetas = effective_weights(model, used, prunable, derive_exponents(model, method, prunable))
     correct, loss = 0, 0.0
     for start in range(0, len(samples), EVALUATION_BATCH):
         inputs, labels = samples.batch(np.arange(start, min(start + EVALUATION_BATCH, len(samples))))

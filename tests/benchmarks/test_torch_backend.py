@@ -17,8 +17,10 @@ from sparsyedge.coordinator.server_rules import combine
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.dense_session import DenseSession
+from sparsyedge.edge.eval_session import EvalSession
 from sparsyedge.edge.local_update import finish_update, start_state, step_rule
 from sparsyedge.edge.methods import METHODS, make_method
+from sparsyedge.edge.prune import keep_largest
 from sparsyedge.edge.session import Session
 from sparsyedge.edge.sparse_session import SparseSession
 from sparsyedge.edge.tensors import State
@@ -119,16 +121,39 @@ def test_three_rounds_come_to_the_same_model(
         model = combined
 
 
-@pytest.mark.parametrize("name", ["sparsyfed", "auto-beta", "spectral", "zerofl"])
-def test_both_evaluate_a_model_alike(name: str, export_method: Callable[..., Artifacts]) -> None:
-    artifacts = export_method(name)
-    session = DenseSession(artifacts)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("sparsyfed", {}), ("auto-beta", {}), ("spectral", {}), ("zerofl", {}), ("zerofl", {"inference": "trained"})],
+)
+def test_both_evaluate_a_model_alike(
+    name: str, options: dict[str, Any], export_method: Callable[..., Artifacts]
+) -> None:
+    artifacts = export_method(name, **options)
+    state = DenseSession(artifacts).state()
+    session = EvalSession(artifacts)
+    session.load(state)
     samples = make_samples(20, seed=1)
     loss, _ = session.evaluate(*samples.batch(np.arange(20)))
     method = artifacts.manifest.method
     module = build_model(SPEC, beta=method.beta, seed=3)
-    figures = evaluate(module, method, to_torch(session.state()), samples, list(artifacts.manifest.prunable))
+    figures = evaluate(module, method, to_torch(state), samples, list(artifacts.manifest.prunable))
     assert figures["test_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_a_model_evaluated_as_trained_has_the_largest_weights_of_each_layer_alone(
+    export_method: Callable[..., Artifacts],
+) -> None:
+    artifacts = export_method("zerofl", inference="trained")
+    method, (first, *others) = artifacts.manifest.method, artifacts.manifest.prunable
+    state = DenseSession(artifacts).state()
+    pruned = state | {name: keep_largest(state[name], method.density) for name in others}
+    session = EvalSession(artifacts)
+    batch = make_samples(20, seed=1).batch(np.arange(20))
+    losses = []
+    for each in (state, pruned, pruned | {first: keep_largest(state[first], method.density)}):
+        session.load(each)
+        losses.append(session.evaluate(*batch)[0])
+    assert losses[0] == losses[1] != losses[2]
 
 
 def test_a_run_says_what_its_rounds_came_to() -> None:

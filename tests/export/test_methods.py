@@ -14,6 +14,7 @@ from sparsyedge.benchmarks.simulate.torch_session import TorchSession
 from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.dense_session import DenseSession
+from sparsyedge.edge.eval_session import EvalSession
 from sparsyedge.edge.methods import METHODS
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.session import Session, choose_kind
@@ -87,10 +88,16 @@ def test_biases_and_norms_train_where_weights_are_masked(export_method: Export) 
     assert all(np.count_nonzero(after[name] != start[name]) for name in others)
 
 
-@pytest.mark.parametrize("name", ["auto-beta", "spectral", "naive-powerprop"])
-def test_the_delivered_model_computes_what_devices_evaluate(name: str, export_method: Export, tmp_path: Path) -> None:
-    artifacts = export_method(name)
-    session, start = pruned_start(artifacts)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("auto-beta", {}), ("spectral", {}), ("naive-powerprop", {}), ("zerofl", {"inference": "trained"})],
+)
+def test_the_delivered_model_computes_what_is_evaluated(
+    name: str, options: dict[str, Any], export_method: Export, tmp_path: Path
+) -> None:
+    artifacts = export_method(name, **options)
+    _, start = pruned_start(artifacts)
+    session = EvalSession(artifacts)
     session.load(start)
     x, y = batch()
     _, logits = session.evaluate(x, y)
