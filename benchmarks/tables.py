@@ -5,26 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from sparsyedge.coordinator.records import DeviceRecord, RunSummary
-from sparsyedge.coordinator.tables import compact_table, round_table
-from sparsyedge.edge.energy import Phase, PhaseCost
+from sparsyedge.coordinator.tables import device_table, meter_line, round_table
 
 __all__ = ["as_json", "print_rounds", "print_summary"]
-
-PHASES: tuple[str, ...] = get_args(Phase)
 
 
 def print_summary(console: Console, summary: RunSummary) -> None:
     """Both tables, and where the results are."""
     console.print()
     console.print(round_table(summary.rounds))
-    console.print(_device_table(summary.devices))
-    console.print(_meter_line(summary.devices), highlight=False, soft_wrap=True)
+    console.print(device_table(summary.devices))
+    console.print(meter_line(summary.devices), highlight=False, soft_wrap=True)
     _print_places(console, summary)
 
 
@@ -53,30 +49,6 @@ def as_json(summary: RunSummary) -> str:
         "run_dir": summary.run_dir,
     }
     return json.dumps(document)
-
-
-def _device_table(devices: tuple[DeviceRecord, ...]) -> Table:
-    table = compact_table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
-    for device in devices:
-        costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in PHASES]
-        table.add_row(
-            device.id,
-            "s\nJ modelled" if device.energy_kind == "modelled" else "s\nJ",
-            *[f"{cost.seconds:.1f}\n{_joules(cost)}" for cost in costs],
-            str(device.steps),
-            f"{device.peak_rss_mb:.0f}",
-        )
-    return table
-
-
-def _meter_line(devices: tuple[DeviceRecord, ...]) -> str:
-    """Joules never stand alone: how they were come by, for every device."""
-    meters = sorted({device.meter for device in devices})
-    return f"joules    {', '.join(meters)}"
-
-
-def _joules(cost: PhaseCost) -> str:
-    return "-" if cost.joules is None else f"{cost.joules:.1f}"
 
 
 def _device_document(device: DeviceRecord) -> dict[str, Any]:

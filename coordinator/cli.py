@@ -11,27 +11,23 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import get_args
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from sparsyedge.coordinator import authority_cli, control_cli
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.memory import give_back_large_blocks
 from sparsyedge.coordinator.metrics_csv import as_csv
-from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord
+from sparsyedge.coordinator.records import RoundRecord, RunRecord
 from sparsyedge.coordinator.store import Store
-from sparsyedge.coordinator.tables import round_table
-from sparsyedge.edge.energy import Phase, joules_text
+from sparsyedge.coordinator.tables import device_table, meter_line, round_table
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["LineObserver", "device_table", "main"]
+__all__ = ["LineObserver", "main"]
 
 
 EXIT_INTERRUPTED = 130
-PHASES: tuple[str, ...] = get_args(Phase)
 
 
 def main(argv: list[str]) -> int:
@@ -108,6 +104,7 @@ def _status(run_dir: Path, *, as_json: bool) -> int:
         console.print(round_table(summary.rounds))
     if summary.devices:
         console.print(device_table(summary.devices))
+        console.print(meter_line(summary.devices), highlight=False, markup=False)
     for refusal in summary.refusals:
         console.print(
             f"refused {refusal.count}x in round {refusal.round} from {refusal.device}: {refusal.reason}",
@@ -138,33 +135,6 @@ def _stop(run_dir: Path) -> int:
         store.request_stop()
     _say(f"run {run.name} will finish after the round that is open")
     return 0
-
-
-def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
-    """One row per device, with the seconds and joules of each phase over all rounds."""
-    table = Table(title="Devices")
-    table.add_column("device")
-    for name in ("pid", "rounds", "steps", "loss", *PHASES, "peak RSS", "energy"):
-        table.add_column(name, justify="right")
-    for device in devices:
-        table.add_row(
-            device.id,
-            str(device.pid),
-            str(device.rounds),
-            str(device.steps),
-            f"{device.last_loss:.4f}",
-            *(_phase(device, phase) for phase in PHASES),
-            f"{device.peak_rss_mb:.0f} MB",
-            device.meter,
-        )
-    return table
-
-
-def _phase(device: DeviceRecord, phase: str) -> str:
-    cost = device.phases.get(phase)
-    if cost is None:
-        return "-"
-    return f"{cost.seconds:.1f} s" + ("" if cost.joules is None else f" {joules_text(cost.joules, device.energy_kind)}")
 
 
 def _optional(value: float | None, pattern: str) -> str:

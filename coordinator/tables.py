@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from rich import box
 from rich.table import Table
 
-from sparsyedge.coordinator.records import RoundRecord
+from sparsyedge.coordinator.records import DeviceRecord, RoundRecord
+from sparsyedge.edge.energy import Phase, PhaseCost
 
-__all__ = ["compact_table", "ratio", "round_table"]
+__all__ = ["compact_table", "device_table", "meter_line", "ratio", "round_table"]
 
 FLOAT32_BYTES = 4
+PHASES: tuple[str, ...] = get_args(Phase)
 
 
 def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
@@ -17,7 +21,7 @@ def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
     title = "rounds (MB of all devices; bytes and non-zeros as times less than dense)"
     sides = ("down MB", "bytes", "nz", "up MB", "bytes", "nz")
     table = compact_table(title, "round", "acc", "sparse", *sides, "updates", "seconds")
-    # Eleven columns: the box's own space between them has to do.
+    # With so many columns the box's own space between them has to do, here and for devices.
     table.padding = (0, 0, 0, 0)
     for record in rounds:
         dense = record.dense_bytes * record.updates
@@ -35,6 +39,34 @@ def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
             f"{record.seconds:.1f}",
         )
     return table
+
+
+def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
+    """One row per device, with the seconds of each phase over all rounds, and its joules where they are known."""
+    table = compact_table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
+    table.padding = (0, 0, 0, 0)
+    for device in devices:
+        costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in PHASES]
+        metered = any(cost.joules is not None for cost in costs)
+        unit = "J modelled" if device.energy_kind == "modelled" else "J"
+        table.add_row(
+            device.id,
+            f"s\n{unit}" if metered else "s",
+            *[f"{cost.seconds:.1f}\n{_joules(cost)}" if metered else f"{cost.seconds:.1f}" for cost in costs],
+            str(device.steps),
+            f"{device.peak_rss_mb:.0f}",
+        )
+    return table
+
+
+def meter_line(devices: tuple[DeviceRecord, ...]) -> str:
+    """Joules never stand alone: how they were come by, for every device."""
+    meters = sorted({device.meter for device in devices})
+    return f"joules    {', '.join(meters)}"
+
+
+def _joules(cost: PhaseCost) -> str:
+    return "-" if cost.joules is None else f"{cost.joules:.1f}"
 
 
 def compact_table(title: str, *headings: str) -> Table:

@@ -6,8 +6,9 @@ import io
 
 from rich.console import Console
 
-from sparsyedge.benchmarks.tables import print_rounds
-from sparsyedge.coordinator.records import RoundRecord, RunRecord, RunSummary
+from sparsyedge.benchmarks.tables import print_rounds, print_summary
+from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord, RunSummary
+from sparsyedge.edge.energy import PhaseCost
 
 
 def round_of(number: int, **changes: int) -> RoundRecord:
@@ -32,7 +33,27 @@ def round_of(number: int, **changes: int) -> RoundRecord:
     )
 
 
-def summary_of(*rounds: RoundRecord) -> RunSummary:
+def device_of(name: str, *, joules: float | None) -> DeviceRecord:
+    costs = {phase: PhaseCost(1234.5, joules) for phase in ("download", "train", "prune", "encode", "upload")}
+    return DeviceRecord(
+        id=name,
+        pid=1,
+        phases=costs,
+        energy_source="none" if joules is None else "cpu-model",
+        energy_kind="none" if joules is None else "modelled",
+        energy_hz=0.0,
+        idle_w=None,
+        rounds=3,
+        steps=12345,
+        last_loss=0.5,
+        peak_rss_mb=1234.0,
+        bytes_down=1,
+        bytes_up=1,
+        online=True,
+    )
+
+
+def summary_of(*rounds: RoundRecord, devices: tuple[DeviceRecord, ...] = ()) -> RunSummary:
     run = RunRecord(
         name="r",
         fleet="f",
@@ -46,7 +67,7 @@ def summary_of(*rounds: RoundRecord) -> RunSummary:
         model_id="a" * 64,
         model_sha256="b" * 64,
     )
-    return RunSummary(run=run, run_dir="/r", rounds=rounds, devices=(), refusals=())
+    return RunSummary(run=run, run_dir="/r", rounds=rounds, devices=devices, refusals=())
 
 
 def printed(summary: RunSummary) -> list[str]:
@@ -61,6 +82,20 @@ def test_rounds_fit_eighty_columns_with_nothing_cut_off() -> None:
     assert max(map(len, table)) <= 80
     assert not any("…" in line for line in table)
     assert any("12345.6" in line for line in table)
+
+
+def test_devices_fit_eighty_columns_and_joules_have_a_line_where_they_are_known() -> None:
+    out = io.StringIO()
+    devices = (device_of("device-001", joules=None), device_of("device-002", joules=6789.0))
+    print_summary(Console(file=out, width=80), summary_of(round_of(1), devices=devices))
+    lines = out.getvalue().splitlines()
+    start = next(index for index, line in enumerate(lines) if "device-001" in line)
+    assert [line.split()[:3] for line in lines[start : start + 3]] == [
+        ["device-001", "s", "1234.5"],
+        ["device-002", "s", "1234.5"],
+        ["J", "modelled", "6789.0"],
+    ]
+    assert all(len(line) <= 80 and "…" not in line for line in lines[start - 4 : start + 3])
 
 
 def test_rounds_show_bytes_and_values_as_times_less_than_dense() -> None:
