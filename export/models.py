@@ -16,7 +16,7 @@ __all__ = ["MODELS", "ModelSpec", "build_model", "prunable_names"]
 
 # A normal distribution cut at two standard deviations has 0.8796 of its standard deviation left.
 TRUNCATED_STD = 0.87962566103423978
-CALM_EPSILON = 1e-2
+CALM_EPSILON = 0.1
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class StandardResNet18(ResNet18):
 
 
 class CalmResNet18(CifarResNet18):
-    """With a larger epsilon in BatchNorm, which then magnifies gradients behind an empty filter by 10, not by 316.
+    """With a larger epsilon in BatchNorm, which then magnifies gradients behind an empty filter by 3, not by 316.
 
     Methods whose zeros have gradients need that at high sparsities (docs/reproduction.md).
     """

@@ -73,11 +73,11 @@ class Scale:
 
 
 SCALES = {
-    # 2 cores: two to three minutes per run. The model is one in which every method trains; docs/reproduction.md.
+    # 2 cores: five minutes per run. The model is one in which every method trains; docs/reproduction.md.
     "small": Scale(
         width=8,
         images="resnet18-calm",
-        rounds={"cifar10": 20, "cifar100": 20, "speech_commands": 30, "digits": 5},
+        rounds={"cifar10": 60, "cifar100": 60, "speech_commands": 30, "digits": 5},
         learning_rate=0.5,
         last_learning_rate=0.01,
         eval_every=5,

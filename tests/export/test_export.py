@@ -74,7 +74,7 @@ def test_epsilon_of_the_calm_model_is_in_every_graph(tmp_path: Path) -> None:
     for role, op in ops.items():
         nodes = [node for node in onnx.load(artifacts.path(role)).graph.node if node.op_type == op]
         epsilons = [each.f for node in nodes for each in node.attribute if each.name == "epsilon"]
-        assert epsilons == [pytest.approx(1e-2)] * 20
+        assert epsilons == [pytest.approx(0.1)] * 20
 
 
 def test_an_export_that_prunes_what_it_should_not_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ def test_an_export_that_prunes_what_it_should_not_is_refused(tmp_path: Path, mon
 
 def test_a_gradient_that_is_rounding_alone_is_no_reason_to_refuse(tmp_path: Path) -> None:
     # The last 3x3 layers are empty: the second is fed the same value at all places, and sees a sum that BatchNorm makes
-    # zero. On the third batch of this export, torch and the graph have 1e-7 and 4e-8 for it, where others have 0.5.
-    spec = ModelSpec("resnet18-calm", 8, 10, (3, 32, 32))
-    _, parity = export_model(spec, make_method("zerofl", sparsity=0.99), tmp_path / "out", seed=5378)
+    # zero. Torch and the graph have some 1e-7 for it, where other layers have 0.5.
+    spec = ModelSpec("resnet18-calm", 4, 10, (3, 16, 16))
+    _, parity = export_model(spec, make_method("zerofl", sparsity=0.99), tmp_path / "out", seed=0)
     assert max(parity.gradient, parity.updated, parity.plain) <= 1e-3
 
 
