@@ -11,7 +11,7 @@ from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.link import Received
-from sparsyedge.edge.messages import DeviceStatus, Offer, Report, Topics, decode
+from sparsyedge.edge.messages import MAX_TEXT, DeviceStatus, Offer, Report, Topics, decode
 
 __all__ = ["Chunk", "Garbage", "OfferMade", "Reported", "StatusChanged", "read"]
 
@@ -21,7 +21,6 @@ MAX_SAMPLES = 10**9
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
 MAX_INDEX_DIGITS = 7
-MAX_TEXT = 200
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,8 @@ class Agent:
         self._until_finished = until_finished
         self._stopped = threading.Event()
         self._settled: str | None = None
+        self._misfit: tuple[str, str] | None = None
+        """A run that this device's data does not suit, and why."""
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -193,10 +195,18 @@ class Agent:
         return self._key(now) == self._key(task) and self._device in now.cohort
 
     def _is_fit(self) -> bool:
-        """Whether this device's own limits let it train; the coordinator learns when that changes."""
-        reason = self._limits.breach() if self._limits else None
+        """Whether this device's own limits and its data let it train; the coordinator learns when that changes."""
+        reason = self._misfit_reason() or (self._limits.breach() if self._limits else None)
         self._courier.say_fitness(reason or "")
         return reason is None
+
+    def _misfit_reason(self) -> str | None:
+        """Why the present run is not for this device; another run may be."""
+        task = self._courier.task
+        if self._misfit is None or (task is not None and task.run != self._misfit[0]):
+            self._misfit = None
+            return None
+        return self._misfit[1]
 
     def _take_part(self, task: RoundTask, action: Action) -> None:
         """One attempt at one round; whatever goes wrong is one line in the log, and the device stays."""
@@ -209,6 +219,12 @@ class Agent:
         except (LinkError, FrameError) as error:
             log.warning("round %d: %s; trying again in %g s", task.round, error, RETRY_S)
             self._pause(task)
+        except DataError as error:
+            # No later round would go better, so none may count on this device.
+            log.error("round %d: %s; taking no part in run %s", task.round, error, task.run)
+            self._misfit = (task.run, str(error))
+            self._courier.say_fitness(str(error))
+            self._settled = self._key(task)
         except (SparsyedgeError, OSError) as error:
             log.error("round %d: %s; waiting for the next round", task.round, error)
             self._settled = self._key(task)

@@ -16,6 +16,7 @@ from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, LinkError
 from sparsyedge.edge.link import Connected, Received
 from sparsyedge.edge.messages import (
+    MAX_TEXT,
     Accepted,
     Blob,
     DeviceStatus,
@@ -102,7 +103,7 @@ class Courier:
     def say_fitness(self, reason: str) -> None:
         """Tell the coordinator when this device may no longer train, and why; or, with no reason, that it may again."""
         if bool(reason) != bool(self._unfit):
-            self._unfit = reason
+            self._unfit = reason[:MAX_TEXT]
             log.warning("not training for now: %s", reason) if reason else log.info("within its limits again")
             self._say_hello()
 

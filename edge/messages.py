@@ -19,6 +19,7 @@ from sparsyedge.edge.frame import Codec
 __all__ = [
     "CHUNK_BYTES",
     "MAX_BLOB_BYTES",
+    "MAX_TEXT",
     "MIN_CHUNK_BYTES",
     "Accepted",
     "Blob",
@@ -48,6 +49,8 @@ MAX_COHORT = 100_000
 MAX_DELTAS = 8
 MAX_BLOBS = 64
 """A run has a dozen on the broker at a time."""
+MAX_TEXT = 200
+"""Characters of a text that a device says of itself."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.data.batches import epoch_order, split_batches
 from sparsyedge.edge.data.dataset import Samples
-from sparsyedge.edge.errors import TrainingError
+from sparsyedge.edge.errors import DataError, TrainingError
 from sparsyedge.edge.session import Session
 
 __all__ = ["BeforeStep", "JobCancelled", "LocalJob", "Trained", "train"]
@@ -129,9 +129,9 @@ def _trainable(batches: list[Indices], job: LocalJob, *, smallest_plane: int | N
         )
         return larger
     if smallest_plane == 1:
-        raise TrainingError(
-            f"all batches of round {job.round_number} hold one sample, and a BatchNorm of this model sees one position "
-            f"of it; give the device more samples, or the run a `batch_size` of at least 2"
+        raise DataError(
+            "all batches hold one sample, and a BatchNorm of this model sees one position of it; "
+            "give the device more samples, or the run a `batch_size` of at least 2"
         )
     log.warning("round %d: batches of one sample; BatchNorm normalises each by itself", job.round_number)
     return batches

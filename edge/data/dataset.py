@@ -103,10 +103,12 @@ def _check_labels(y: NDArray[np.int64], classes: int, where: str) -> None:
 
 def check_classes(dataset: Dataset) -> None:
     """Refuse a data set to be dealt out that lacks a class: an output that no device trains. One device may well."""
-    missing = np.setdiff1d(np.arange(dataset.classes), dataset.train.y)
-    if missing.size:
+    # Labels may be any numbers, and classes as many as the largest says: memory goes with the samples.
+    present = np.unique(dataset.train.y)
+    if present.size < dataset.classes:
+        missing = int(np.argmax(np.append(present, -1) != np.arange(present.size + 1)))
         raise DataError(
-            f"class {missing[0]} of data set {dataset.name} has no sample in the train part; each of the classes "
+            f"class {missing} of data set {dataset.name} has no sample in the train part; each of the classes "
             f"0..{dataset.classes - 1} needs at least one: add samples or renumber the labels"
         )
 

@@ -3,13 +3,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fixtures.fake_coordinator import Coordinator, FakeSession, round_task
+from fixtures.fake_coordinator import TOPICS, Coordinator, FakeSession, round_task, samples
 
+from sparsyedge.edge import agent as agent_module
 from sparsyedge.edge import courier as courier_module
-from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.agent import Agent, check_fit
+from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.config import LimitsConfig
+from sparsyedge.edge.data import Samples
+from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.limits import CHECK_S, Limits, Vitals
-from sparsyedge.edge.messages import DeviceStatus, decode
+from sparsyedge.edge.link import Received
+from sparsyedge.edge.messages import DeviceStatus, decode, encode
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -69,3 +74,37 @@ def test_a_device_that_stays_hot_takes_no_part_and_still_leaves_when_the_run_is_
     make_agent(limits=Board(99.0).limits).run()
     assert FakeSession.steps == 0
     assert reasons(coordinator)[-1].startswith("temperature is 99.0 C")
+
+
+def test_a_device_whose_data_does_not_suit_the_model_declines_the_run(
+    coordinator: Coordinator, make_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def counted(data: Samples, manifest: Manifest) -> None:
+        tried.append(data)
+        coordinator.announce(round_task(round=2))
+        coordinator.inbox.append(Received(TOPICS.round, encode(round_task(state="finished")), retained=False))
+        check_fit(data, manifest)
+
+    monkeypatch.setattr(agent_module, "check_fit", counted)
+    coordinator.announce(round_task())
+    make_agent(samples(label=99)).run()
+    assert len(tried) == 1
+    assert reasons(coordinator)[-1].startswith("this device's data has label 99, the model knows 0..")
+
+
+def test_a_device_takes_part_in_a_run_after_one_that_it_declined(
+    coordinator: Coordinator, make_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def declined_at_first(data: Samples, manifest: Manifest) -> None:
+        monkeypatch.setattr(agent_module, "check_fit", check_fit)
+        coordinator.announce(round_task(run="another"))
+        raise DataError("all batches hold one sample")
+
+    monkeypatch.setattr(agent_module, "check_fit", declined_at_first)
+    coordinator.announce(round_task())
+    make_agent().run()
+    assert "all batches hold one sample" in reasons(coordinator)
+    assert reasons(coordinator)[-1] == ""
+    assert FakeSession.steps == 6

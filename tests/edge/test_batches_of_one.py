@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.errors import TrainingError
+from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.session import Kind
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.trainer import LocalJob, train
@@ -60,5 +60,5 @@ def test_a_device_with_one_sample_trains_with_a_note(caplog: pytest.LogCaptureFi
 
 
 def test_one_sample_is_refused_where_a_norm_would_see_one_value() -> None:
-    with pytest.raises(TrainingError, match="`batch_size` of at least 2"):
+    with pytest.raises(DataError, match="`batch_size` of at least 2"):
         run(samples=1, batch_size=4, smallest_plane=1)

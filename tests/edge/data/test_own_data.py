@@ -74,6 +74,13 @@ def test_a_class_without_images_is_refused_where_data_is_dealt_out(tmp_path: Pat
         check_classes(dataset)
 
 
+def test_labels_that_are_far_apart_are_refused_without_memory_for_all_between() -> None:
+    labels = np.array([0, 1, 10**15], dtype=np.int64)
+    samples = Samples(np.zeros((3, 1, 8, 8), dtype=np.float32), labels)
+    with pytest.raises(DataError, match="class 2 of data set far has no sample in the train part"):
+        check_classes(Dataset("far", samples, samples, classes=10**15 + 1))
+
+
 @pytest.mark.parametrize("content", [b"", b"P6\n4 4\n65535\n", b"P6\n6 4\n255\n\x00", b"GIF89a"])
 def test_a_damaged_image_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     (write_folders(tmp_path / "fruit") / "train" / "apple" / "0.ppm").write_bytes(content)
