@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sparsyedge.benchmarks.paired import mean_interval
+from sparsyedge.benchmarks.paired import Interval, mean_interval, paired_difference
 from sparsyedge.benchmarks.paper.experiments import Experiment, Row
 
 __all__ = ["as_document", "print_experiment"]
 
 PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "sparsity")
+COMPARED = ("accuracy", "late_accuracy")
+"""What methods are set against each other by, seed by seed: runs of one seed share cohorts and batches."""
 
 Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
 
@@ -39,6 +42,14 @@ def print_experiment(console: Console, experiment: Experiment, results: Results)
     if experiment.note:
         console.print(experiment.note, highlight=False)
     console.print("intervals are 95 % over seeds (Student's t); accuracies are in percent", highlight=False)
+    for each in _differences(results):
+        gain = each.gain
+        console.print(
+            f"{each.label} - {each.other}: {each.column} {gain.mean:+.2f} points ({gain.low:+.2f}..{gain.high:+.2f}), "
+            f"paired over {gain.count} seeds",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def as_document(name: str, experiment: Experiment, results: Results, *, scale: str) -> dict[str, Any]:
@@ -57,7 +68,57 @@ def as_document(name: str, experiment: Experiment, results: Results, *, scale: s
         rows.append(
             {"label": row.label, "figures": figures, "paper": row.paper, "settings": [d["setting"] for d in documents]}
         )
-    return {"experiment": name, "title": experiment.title, "scale": scale, "note": experiment.note, "rows": rows}
+    differences = [
+        {
+            "row": each.label,
+            "minus": each.other,
+            "figure": each.column,
+            "points": each.gain.mean,
+            "low_95": each.gain.low,
+            "high_95": each.gain.high,
+            "seeds": each.gain.count,
+        }
+        for each in _differences(results)
+    ]
+    return {
+        "experiment": name,
+        "title": experiment.title,
+        "scale": scale,
+        "note": experiment.note,
+        "rows": rows,
+        "differences": differences,
+    }
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """How far SparsyFed is ahead of another method, in points."""
+
+    label: str
+    other: str
+    column: str
+    gain: Interval
+
+
+def _differences(results: Results) -> Iterator[_Difference]:
+    """SparsyFed minus every other row of its data and sparsity; nothing where there is one seed."""
+    for row, documents in results:
+        if row.method.name != "sparsyfed" or len(documents) < 2:
+            continue
+        for other, others in results:
+            if other is row or _place(other) != _place(row):
+                continue
+            for column in COMPARED:
+                ours, theirs = (
+                    [100 * each["figures"][column] for each in runs if each["figures"].get(column) is not None]
+                    for runs in (documents, others)
+                )
+                if len(ours) == len(theirs) >= 2:
+                    yield _Difference(row.label, other.label, column, paired_difference(ours, theirs))
+
+
+def _place(row: Row) -> tuple[str, float, int, float | None]:
+    return row.dataset, row.alpha, row.devices, row.method.sparsity
 
 
 def _cell(column: str, values: Sequence[float | None]) -> str:

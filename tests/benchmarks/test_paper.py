@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 import pytest
 
 from sparsyedge.benchmarks.paper import command
@@ -174,6 +175,30 @@ def test_command_prints_ours_beside_the_papers(
     assert command.main([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["rows"][0]["figures"]["accuracy"]["values"] == [0.5378, 0.9421, 0.2035]
+
+
+def test_methods_are_compared_with_sparsyfed_seed_by_seed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(setting: Setting, *arguments: object, **options: object) -> dict[str, Any]:
+        # Two points behind in every seed but one, where it is one.
+        behind = {"flash": 0.01 if setting.seed == 2035 else 0.02}.get(setting.method.name, 0.0)
+        return {"setting": {}, "rounds": [], "figures": {"accuracy": setting.seed / 10_000 - behind}}
+
+    monkeypatch.setattr(command, "run_setting", result)
+    arguments = ["accuracy", "--results", str(tmp_path), "--only", "0.99", "--seeds"]
+    assert command.main([*arguments, "3", "--json"]) == 0
+    differences = json.loads(capsys.readouterr().out)["differences"]
+    points = {each["minus"].split()[-2]: (each["points"], each["low_95"], each["high_95"]) for each in differences}
+    # Student's t for two degrees of freedom is 4.303.
+    half = 4.303 * np.std([2, 2, 1], ddof=1) / np.sqrt(3)
+    assert points["flash"] == pytest.approx((5 / 3, 5 / 3 - half, 5 / 3 + half), rel=1e-3)
+    assert points["topk"] == pytest.approx((0, 0, 0), abs=1e-9)
+    assert command.main([*arguments, "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "sparsyfed 0.99 - cifar10 a=0.1 flash 0.99: accuracy +1.67 points (+0.23..+3.10), paired over 3" in printed
+    assert command.main([*arguments, "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == []
 
 
 def test_a_row_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
