@@ -69,8 +69,9 @@ class LiveProgress:
         dense = record.dense_bytes * record.updates
         accuracy = "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}"
         self._console.print(
-            f"round {record.round}/{self._rounds}: accuracy {accuracy}, sparsity {record.global_sparsity:.4f}, "
-            f"down {ratio(dense, record.bytes_down)}, up {ratio(dense, record.bytes_up)}, {record.seconds:.1f} s"
+            # Fits 80 columns up to round 999.
+            f"{record.round}/{self._rounds}: acc {accuracy}, sparse {record.global_sparsity:.4f}, "
+            f"down {ratio(dense, record.bytes_down)}, up {ratio(dense, record.bytes_up)}, {record.seconds:.0f} s"
             f"{self._time_left(record.round)}",
             highlight=False,
         )
@@ -87,7 +88,7 @@ class LiveProgress:
         first_round, started_s = self._first
         per_round_s = (time.monotonic() - started_s) / (closed_round - first_round + 1)
         left_s = per_round_s * (self._rounds - closed_round)
-        return f"; about {left_s / 60:.0f} min left" if left_s >= 90 else f"; about {left_s:.0f} s left"
+        return f"; {left_s / 60:.0f} min left" if left_s >= 90 else f"; {left_s:.0f} s left"
 
     def _show(self, description: str, completed: int, total: int) -> None:
         if self._bar is None:
