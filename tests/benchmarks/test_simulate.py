@@ -220,7 +220,7 @@ def test_command_reads_the_run_file_and_prints_the_rounds(
     )
     out = tmp_path / "out"
     assert main([str(run_file), "--out", str(out), "--workers", "1"]) == 0
-    assert "round 1/1: accuracy" in capsys.readouterr().out
+    assert "1/1: acc" in capsys.readouterr().out
     assert (out / "model.onnx").is_file()
 
 
