@@ -259,9 +259,13 @@ def check_tensors(header: FrameHeader, shapes: Mapping[str, tuple[int, ...]]) ->
         raise FrameError(f"frame lacks tensor {absent[0]} and {len(absent) - 1} more of the model's {len(shapes)}")
 
 
+# Made once, before there are threads: see edge/messages.py.
+_HEADER_DECODER: msgspec.msgpack.Decoder[FrameHeader] = msgspec.msgpack.Decoder(FrameHeader)
+
+
 def _decode_header(content: bytes) -> FrameHeader:
     try:
-        return msgspec.msgpack.decode(content, type=FrameHeader)
+        return _HEADER_DECODER.decode(content)
     # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"frame header cannot be read: {error}") from error

@@ -7,7 +7,7 @@ raw bytes, addressed by the SHA-256 of the whole. docs/protocol.md tells the sto
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -200,7 +200,13 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 Reply = Grant | Accepted | Refused
+
+# Made when this file is imported: msgspec may crash where several threads at once are the first to decode a type, as
+# the agents of one simulating process would be.
 _REPLY_DECODER: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+_DECODERS: dict[type[Message], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (RoundTask, Catalogue, Lease, DeviceStatus, Report, Offer)
+}
 
 
 @dataclass(frozen=True)
@@ -277,8 +283,9 @@ def encode(message: Message) -> bytes:
 
 def decode(payload: bytes, kind: type[Decoded]) -> Decoded:
     """Read a control message; raises FrameError that says what does not fit."""
+    decoder: msgspec.json.Decoder[Decoded] = _DECODERS.get(kind) or msgspec.json.Decoder(kind)
     try:
-        return msgspec.json.decode(payload, type=kind)
+        return decoder.decode(payload)
     # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"not a valid {kind.__name__}: {error}") from error

@@ -56,6 +56,10 @@ class _Content(msgspec.Struct, frozen=True):
     """What it left."""
 
 
+# Made once, before there are threads: see edge/messages.py.
+_CONTENT_DECODER: msgspec.msgpack.Decoder[_Content] = msgspec.msgpack.Decoder(_Content)
+
+
 def task_key(task: RoundTask, samples: int) -> str:
     """Names all that a device's update depends on; deadline and cohort may change without making another update."""
     facts = (
@@ -148,7 +152,7 @@ class Outbox:
     def _load(self) -> _Content | None:
         """What is on disk, perhaps from an earlier process, if it is whole."""
         try:
-            content = msgspec.msgpack.decode(self._path.read_bytes(), type=_Content)
+            content = _CONTENT_DECODER.decode(self._path.read_bytes())
             pending = content.pending
             whole = pending is None or hashlib.sha256(content.frame).hexdigest() == pending.offer.update.sha256
         except FileNotFoundError:

@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -60,6 +62,36 @@ TOPICS = Topics("home")
 @pytest.mark.parametrize("message", [TASK, REPORT, OFFER, DeviceStatus(state="online", boot_id="b", samples=5)])
 def test_message_survives_the_wire(message: RoundTask | Report | Offer | DeviceStatus) -> None:
     assert decode(encode(message), type(message)) == message
+
+
+FIRST_WORDS = """
+import sys, threading
+from sparsyedge.edge import messages
+
+sys.setswitchinterval(1e-6)
+words = [line.split(" ", 1) for line in sys.stdin.read().splitlines()]
+start = threading.Barrier(24)
+
+def listen():
+    for kind, payload in words:
+        start.wait()
+        messages.decode(payload.encode(), getattr(messages, kind))
+
+threads = [threading.Thread(target=listen) for _ in range(24)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_many_threads_may_be_the_first_to_read_a_message() -> None:
+    # In a process of its own, where nothing was read before: a crash takes all of it along.
+    said = (TASK, REPORT, OFFER, DeviceStatus(state="online", boot_id="b", samples=5))
+    words = "\n".join(f"{type(message).__name__} {encode(message).decode()}" for message in said)
+    for _ in range(8):
+        done = subprocess.run([sys.executable, "-c", FIRST_WORDS], input=words, text=True, timeout=60, check=False)
+        assert done.returncode == 0
 
 
 @pytest.mark.parametrize(
