@@ -83,9 +83,15 @@ def build_artifacts(
         manifest = _describe(model, spec, method, staging, planes=planes, seed=seed)
         Artifacts(staging, manifest).save_manifest()
         checked = check(Artifacts.load(staging))
-        if directory.exists():
-            directory.rmdir()
-        staging.rename(directory)
+        try:
+            if directory.exists():
+                directory.rmdir()
+            staging.rename(directory)
+        except OSError as error:
+            # Another export may have been faster.
+            raise ConfigError(
+                f"output folder {directory} cannot be made ({error.strerror}); choose another or remove it"
+            ) from error
     return Artifacts.load(directory), checked
 
 

@@ -158,3 +158,17 @@ def test_a_linear_layer_without_a_gradient_node_is_reported(tiny: Artifacts) -> 
     graph = onnx.load(tiny.path("eval"))
     with pytest.raises(ArtifactError, match="no weight gradient"):
         rewrite.insert_activation_pruning(graph, tiny.manifest.prunable)
+
+
+def test_a_folder_that_another_export_has_filled_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    other = tmp_path / "out" / "manifest.json"
+
+    def meanwhile(artifacts: Artifacts) -> None:
+        other.parent.mkdir()
+        other.write_text("another's")
+
+    spec = ModelSpec("resnet18", 4, 5, (3, 16, 16))
+    with pytest.raises(ConfigError, match=r"out cannot be made \(Directory not empty\); choose another"):
+        build.build_artifacts(spec, make_method("dense"), other.parent, seed=0, check=meanwhile)
+    assert other.read_text() == "another's"
+    assert list(tmp_path.iterdir()) == [other.parent]
