@@ -109,16 +109,17 @@ def _differences(results: Results) -> Iterator[_Difference]:
             if other is row or _place(other) != _place(row):
                 continue
             for column in COMPARED:
-                ours, theirs = (
-                    [100 * each["figures"][column] for each in runs if each["figures"].get(column) is not None]
-                    for runs in (documents, others)
-                )
-                if len(ours) == len(theirs) >= 2:
-                    yield _Difference(row.label, other.label, column, paired_difference(ours, theirs))
+                pairs = [
+                    (100 * ours["figures"][column], 100 * theirs["figures"][column])
+                    for ours, theirs in zip(documents, others, strict=True)
+                    if None not in (ours["figures"].get(column), theirs["figures"].get(column))
+                ]
+                if len(pairs) >= 2:
+                    yield _Difference(row.label, other.label, column, paired_difference(*zip(*pairs, strict=True)))
 
 
-def _place(row: Row) -> tuple[str, float, int, float | None]:
-    return row.dataset, row.alpha, row.devices, row.method.sparsity
+def _place(row: Row) -> tuple[Any, ...]:
+    return row.dataset, row.alpha, row.devices, row.method.sparsity, row.method.sparsities
 
 
 def _cell(column: str, values: Sequence[float | None]) -> str:

@@ -73,7 +73,7 @@ class Scale:
 
 
 SCALES = {
-    # 2 cores: five minutes per run. The model is one in which every method trains; docs/reproduction.md.
+    # One core: four to fourteen minutes per run. The model is one in which every method trains; docs/reproduction.md.
     "small": Scale(
         width=8,
         images="resnet18-calm",

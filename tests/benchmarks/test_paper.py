@@ -201,6 +201,18 @@ def test_methods_are_compared_with_sparsyfed_seed_by_seed(
     assert json.loads(capsys.readouterr().out)["differences"] == []
 
 
+def test_groups_with_other_targets_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run_setting", fake_result)
+    assert command.main(["heterogeneous", "--results", str(tmp_path), "--seeds", "3", "--json"]) == 0
+    pairs = {(each["row"], each["minus"]) for each in json.loads(capsys.readouterr().out)["differences"]}
+    assert pairs == {
+        ("sparsyfed 0.9/0.85/0.8", "topk 0.9/0.85/0.8"),
+        ("sparsyfed 0.99/0.95/0.9", "topk 0.99/0.95/0.9"),
+    }
+
+
 def test_a_row_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there are: dense, sparsyfed 0\.95"):
         command.main(["communication", "--only", "sparsefed", "--results", str(tmp_path)])
