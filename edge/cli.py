@@ -8,9 +8,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
+from types import FrameType
 from typing import cast
 
 from sparsyedge.edge.errors import SparsyedgeError
@@ -48,14 +52,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run a subcommand and return its exit code; every fault that we can name is one sentence on stderr."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()
+        with _unwound_by_sigterm():
+            code = _dispatch(arguments)
+            sys.stdout.flush()
     except SparsyedgeError as error:
         return _fail(str(error))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "sparsyedge":
             raise
         return _fail(_explain_missing(error.name, arguments[0]))
+    except _Terminated:
+        # Everything is cleaned up. Die of the signal, as whoever sent it expects.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -63,6 +72,27 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAULT
     return code
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came; a command ends as with Ctrl-C, and what it has started ends with it."""
+
+
+@contextmanager
+def _unwound_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise in the main thread while the block lasts; commands may handle it themselves."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _dispatch(arguments: list[str]) -> int:

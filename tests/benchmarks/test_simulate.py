@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -172,13 +173,18 @@ def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, 
     assert simulate(config).run.model_id == summary.run.model_id
 
 
+def children_of(process: int) -> dict[int, bytes]:
+    """Command lines by process id."""
+    path = Path(f"/proc/{process}/task/{process}/children")
+    return {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in path.read_text().split()}
+
+
 class KillsWorkers(SilentObserver):
     """Kills a worker as soon as there is a round to work on."""
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
-        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        for child in map(int, children):
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+        for child, command in children_of(os.getpid()).items():
+            if b"spawn_main" in command:
                 os.kill(child, signal.SIGKILL)
 
 
@@ -209,15 +215,46 @@ def test_artifacts_of_another_export_are_refused(make_config: MakeConfig) -> Non
         simulate(make_config(simulation=simulation))
 
 
-def test_command_reads_the_run_file_and_prints_the_rounds(
-    make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = make_config()
-    run_file = tmp_path / "run.toml"
-    run_file.write_text(
-        f'name = "sim"\nartifacts = "{config.artifacts}"\nrun_dir = "unused"\ndataset = "digits"\nrounds = 1\n'
-        f"cohort_size = 2\n[simulation]\ndevices = {DEVICES}\nalpha = 0.5\n"
+@pytest.fixture
+def run_file(digits_artifacts: Artifacts, tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'name = "sim"\nartifacts = "{digits_artifacts.directory}"\nrun_dir = "unused"\ndataset = "digits"\n'
+        f"rounds = 1\ncohort_size = 2\n[simulation]\ndevices = {DEVICES}\nalpha = 0.5\n"
     )
+    return path
+
+
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs Linux's /proc")
+def test_sigterm_ends_a_run_with_its_broker_and_its_devices(run_file: Path, tmp_path: Path, mosquitto: int) -> None:
+    program = "import sys; from sparsyedge.edge.cli import main; sys.exit(main())"
+    arguments = ["simulate", str(run_file), "--link", "mqtt", "--out", str(tmp_path / "out")]
+    run = subprocess.Popen([sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE)
+    try:
+        started: dict[int, bytes] = {}
+        until_s = time.monotonic() + 120
+        while not any(b"spawn_main" in command for command in started.values()) and time.monotonic() < until_s:
+            started |= children_of(run.pid)
+            time.sleep(0.01)
+        run.terminate()
+        _, errors = run.communicate(timeout=60)
+    finally:
+        run.kill()
+        run.wait()
+    # The interpreter's own tracker of resources ends by itself, a moment after its parent.
+    ours = {child: command for child, command in started.items() if b"resource_tracker" not in command}
+    left = {child: command for child, command in ours.items() if Path(f"/proc/{child}").exists()}
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+    assert left == {}
+    assert run.returncode == -signal.SIGTERM
+    assert errors == b""
+    assert any(b"mosquitto" in command for command in ours.values())
+
+
+def test_command_reads_the_run_file_and_prints_the_rounds(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert main([str(run_file), "--out", str(out), "--workers", "1"]) == 0
     assert "1/1: acc" in capsys.readouterr().out
