@@ -213,6 +213,25 @@ def test_groups_with_other_targets_are_not_compared(
     }
 
 
+def test_rows_of_another_model_are_compared_among_themselves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models: set[tuple[str, str | None]] = set()
+
+    def result(setting: Setting, *arguments: object, **options: object) -> dict[str, Any]:
+        models.add((setting.method.name, setting.model))
+        return fake_result(setting)
+
+    monkeypatch.setattr(command, "run_setting", result)
+    arguments = ["reparametrisation", "--results", str(tmp_path), "--seeds", "2", "--only", "p", "--json"]
+    assert command.main(arguments) == 0
+    pairs = {(each["row"], each["minus"]) for each in json.loads(capsys.readouterr().out)["differences"]}
+    assert ("powerpropagation", "spectral") in pairs
+    assert ("powerpropagation, resnet18", "spectral, resnet18") in pairs
+    assert not {("powerpropagation", "spectral, resnet18"), ("powerpropagation, resnet18", "spectral")} & pairs
+    assert {("spectral", "resnet18"), ("spectral", "resnet18-calm")} <= models
+
+
 def test_a_row_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there are: dense, sparsyfed 0\.95"):
         command.main(["communication", "--only", "sparsefed", "--results", str(tmp_path)])
