@@ -15,7 +15,7 @@ from sparsyedge.edge.data import Samples, epoch_order, split_batches
 from sparsyedge.edge.methods import Method
 from sparsyedge.export.reference import backward, derive_exponents, keep_largest
 
-__all__ = ["Work", "train_on_device"]
+__all__ = ["Work", "select_update", "train_on_device"]
 
 GROWN = 1e-8
 
@@ -41,7 +41,7 @@ def train_on_device(
     _load(model, start)
     _train(model, method, samples, work, prunable)
     trained = {name: model.state_dict()[name].detach().clone() for name in start}
-    return _select(method, trained, start, prunable, sparsity), trained
+    return select_update(method, trained, start, prunable, sparsity), trained
 
 
 def _train(model: nn.Module, method: Method, samples: Samples, work: Work, prunable: Sequence[str]) -> None:
@@ -72,7 +72,9 @@ def _load(model: nn.Module, state: Tensors) -> None:
     model.load_state_dict(state, strict=False)
 
 
-def _select(method: Method, trained: Tensors, start: Tensors, prunable: Sequence[str], sparsity: float) -> Tensors:
+def select_update(
+    method: Method, trained: Tensors, start: Tensors, prunable: Sequence[str], sparsity: float
+) -> Tensors:
     """What of the trained model is sent."""
     if method.uplink == "whole":
         return trained
