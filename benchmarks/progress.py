@@ -52,8 +52,10 @@ class LiveProgress:
         self._restart()
         self._show(f"round {round_number}/{rounds}, learning rate {learning_rate:.3g}", 0, len(cohort))
 
-    def round_resumed(self, *, round_number: int, accepted: int, cohort: tuple[str, ...]) -> None:
-        self._show(f"round {round_number} goes on", accepted, len(cohort))
+    def round_resumed(self, *, round_number: int, rounds: int, accepted: int, cohort: tuple[str, ...]) -> None:
+        self._rounds = rounds
+        self._restart()
+        self._show(f"round {round_number}/{rounds} goes on", accepted, len(cohort))
 
     def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
         self._console.print(f"round {round_number}: deadline passed with too few updates, extension {extension}")

@@ -157,8 +157,8 @@ class LineObserver:
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         _say(f"round {round_number} of {rounds}: open for {len(cohort)} devices, learning rate {learning_rate:.4f}")
 
-    def round_resumed(self, *, round_number: int, accepted: int, cohort: tuple[str, ...]) -> None:
-        _say(f"round {round_number}: goes on, {accepted} of {len(cohort)} updates are in")
+    def round_resumed(self, *, round_number: int, rounds: int, accepted: int, cohort: tuple[str, ...]) -> None:
+        _say(f"round {round_number} of {rounds}: goes on, {accepted} of {len(cohort)} updates are in")
 
     def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
         _say(f"round {round_number}: too few updates at the deadline, extended ({extension}) for {len(cohort)} devices")

@@ -134,7 +134,12 @@ class Leader:
             self._opened_s = now_s - max(0.0, time.time() - opened.opened_at)
             command = events.OpenRound(stage.round, stage.cohort, stage.deadline_s)
             self._board.open_round(command, self._model, left_s=stage.deadline_s - now_s)
-            self._observer.round_resumed(round_number=stage.round, accepted=len(stage.accepted), cohort=stage.cohort)
+            self._observer.round_resumed(
+                round_number=stage.round,
+                rounds=self._state.plan.rounds,
+                accepted=len(stage.accepted),
+                cohort=stage.cohort,
+            )
             self._feed(events.Tick())
         elif isinstance(stage, Closing):
             self._feed(events.ModelReady(self._model.id))

@@ -18,7 +18,7 @@ class Observer(Protocol):
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         """Devices were told to train."""
 
-    def round_resumed(self, *, round_number: int, accepted: int, cohort: tuple[str, ...]) -> None:
+    def round_resumed(self, *, round_number: int, rounds: int, accepted: int, cohort: tuple[str, ...]) -> None:
         """A round that an earlier process opened goes on; `accepted` of its updates are in."""
 
     def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
@@ -46,7 +46,7 @@ class SilentObserver:
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         pass
 
-    def round_resumed(self, *, round_number: int, accepted: int, cohort: tuple[str, ...]) -> None:
+    def round_resumed(self, *, round_number: int, rounds: int, accepted: int, cohort: tuple[str, ...]) -> None:
         pass
 
     def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
