@@ -14,7 +14,7 @@ import msgspec
 
 from sparsyedge.benchmarks.machine import machine
 from sparsyedge.benchmarks.paper.settings import Setting
-from sparsyedge.benchmarks.simulate import Backend, simulate
+from sparsyedge.benchmarks.simulate import Backend, read_data_used, simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.metrics import CLASS_PREFIX, LAYER_PREFIX
 from sparsyedge.coordinator.observer import Observer
@@ -51,6 +51,7 @@ def run_setting(
         "setting": msgspec.to_builtins(setting),
         "backend": backend,
         "machine": machine(),
+        "data": msgspec.to_builtins(read_data_used(config.run_path)),
         "model_id": summary.run.model_id,
         "layer_sparsity": _layers(metrics.get(setting.rounds, {})),
         "rounds": rounds,

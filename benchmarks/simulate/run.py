@@ -13,6 +13,7 @@ import msgspec
 
 from sparsyedge.benchmarks.processes import watched
 from sparsyedge.benchmarks.simulate.agents import started_agents
+from sparsyedge.benchmarks.simulate.data_used import keep_to_data
 from sparsyedge.benchmarks.simulate.device import Backend, Setup
 from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
 from sparsyedge.benchmarks.simulate.models import ensure_artifacts
@@ -63,6 +64,7 @@ def simulate(
     if (finished := _finished(config)) is not None:
         return finished
     dataset = _load_data(config, simulation)
+    keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
     artifacts = ensure_artifacts(config, dataset)
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from sparsyedge.benchmarks.simulate import simulate
@@ -22,6 +23,7 @@ from sparsyedge.benchmarks.simulate.pipe import matches
 from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.coordinator.records import RoundRecord
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Method
 from sparsyedge.edge.errors import ConfigError, RunError
@@ -146,6 +148,7 @@ import msgspec
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.coordinator.records import RoundRecord
 
 class Dies(SilentObserver):
     def update_accepted(self, *, round_number, **rest):
@@ -171,6 +174,30 @@ def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, 
     assert [record.model_id for record in summary.rounds] == [record.model_id for record in undisturbed.rounds]
     # Once more is no harm: a finished run is only read.
     assert simulate(config).run.model_id == summary.run.model_id
+
+
+def test_run_does_not_go_on_with_other_data(make_config: MakeConfig, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (90, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(90) % 10
+
+    def write(count: int) -> None:
+        x, y = images[:count], labels[:count]
+        np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=images[:20], y_test=labels[:20])
+
+    config = make_config(devices=4, dataset=str(tmp_path / "own.npz"), rounds=2)
+    write(90)
+
+    class Stops(SilentObserver):
+        def round_closed(self, record: RoundRecord) -> None:
+            raise RunError("stopped here")
+
+    with pytest.raises(RunError, match="stopped here"):
+        simulate(config, workers=1, observer=Stops())
+    write(80)
+    with pytest.raises(RunError, match=r"begun with other data: .* had 90 \+ 20 samples, .* has 80 \+ 20 samples"):
+        simulate(config, workers=1)
+    write(90)
+    assert len(simulate(config, workers=1).rounds) == 2
 
 
 def children_of(process: int) -> dict[int, bytes]:
