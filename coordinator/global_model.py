@@ -14,7 +14,7 @@ from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.coordinator.evaluate import global_sparsity
 from sparsyedge.coordinator.masks import Masks
-from sparsyedge.coordinator.metrics import RoundMetrics, of_evaluation, pack_mask
+from sparsyedge.coordinator.metrics import LEVEL_PREFIX, RoundMetrics, of_evaluation, pack_mask
 from sparsyedge.coordinator.norms import NormGuard
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.server_optimizer import ServerOptimizer
@@ -27,6 +27,7 @@ from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import ArtifactError, RunError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.messages import Blob, Delta, Offer
+from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.storage import sha256_file, write_atomically
 from sparsyedge.edge.tensors import State, Tensors, model_id
 from sparsyedge.edge.transfer import blob_of
@@ -166,18 +167,27 @@ class GlobalModel:
         last = round_number == self._config.rounds
         due = last or round_number % self._config.eval_every == 0
         evaluation = self._evaluate(self._state) if due else None
+        levels = self._evaluate_levels() if due else {}
         closed = ClosedRound(
             round=round_number,
             model_id=self.id,
             seconds=elapsed_s(),
             global_sparsity=global_sparsity(self._state, self._manifest.prunable),
             evaluation=evaluation,
-            metrics=metrics.finish(self._state) | of_evaluation(evaluation),
+            metrics=metrics.finish(self._state) | of_evaluation(evaluation) | levels,
         )
         if self._masks.wants(round_number):
             self._masks.save(round_number, pack_mask(self._state, self._manifest.prunable))
         self._store.close_round(closed)
         self._updates.drop(round_number)
+
+    def _evaluate_levels(self) -> dict[str, float]:
+        """How good the model is as groups with targets of their own begin with it, and may use it."""
+        method, prunable = self._manifest.method, self._manifest.prunable
+        return {
+            f"{LEVEL_PREFIX}{sparsity:g}": self._evaluate(prune_global(self._state, prunable, sparsity)).accuracy
+            for sparsity in sorted(set(method.sparsities))
+        }
 
     def deliver(self) -> str:
         """Write model.onnx and model.frame into the run directory; returns the SHA-256 of the former."""

@@ -22,12 +22,22 @@ from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, Tensors, count_nonzero
 
-__all__ = ["CLASS_PREFIX", "LAYER_PREFIX", "RoundMetrics", "distance", "iou_matrix", "of_evaluation", "pack_mask"]
+__all__ = [
+    "CLASS_PREFIX",
+    "LAYER_PREFIX",
+    "LEVEL_PREFIX",
+    "RoundMetrics",
+    "distance",
+    "iou_matrix",
+    "of_evaluation",
+    "pack_mask",
+]
 
 LAYER_PREFIX = "sparsity/"
 """Begins the names of the figures of single layers; the parameter's name follows."""
 
 CLASS_PREFIX = "accuracy_class/"
+LEVEL_PREFIX = "accuracy_at/"
 
 PIECE = 1 << 16
 """Entries that are looked at in float64 at a time."""

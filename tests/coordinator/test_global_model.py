@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -307,3 +308,17 @@ def test_the_codec_of_a_run_file_is_checked(tmp_path: Path) -> None:
             },
             RunConfig,
         )
+
+
+def test_groups_with_targets_of_their_own_are_evaluated_as_each_begins(
+    tmp_path: Path, artifacts: Artifacts, initial: State
+) -> None:
+    method = msgspec.structs.replace(artifacts.manifest.method, sparsities=(0.75, 0.5), shares=(1, 1))
+    manifest = msgspec.structs.replace(artifacts.manifest, method=method)
+    run = Run(tmp_path / "run", dataclasses.replace(artifacts, manifest=manifest), initial, "lossless")
+    with closing(run.store):
+        run.model._evaluate = lambda state: Evaluation(count_nonzero(state, [WEIGHT]) / state[WEIGHT].size, 1.0)
+        run.play(1)
+        figures = run.store.metrics()[1]
+    assert figures["accuracy_at/0.5"] == pytest.approx(0.5, abs=0.1)
+    assert figures["accuracy_at/0.75"] == pytest.approx(0.25, abs=0.1)
