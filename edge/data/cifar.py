@@ -37,8 +37,10 @@ CIFAR10 = CifarVersion(
     test_files=("test_batch.bin",),
     archive=Archive(
         url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        md5="c32a1d4ab5d03f1284b67883e8d87530",
+        checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",
         folder="cifar-10-batches-bin",
+        size_bytes=170_052_171,
+        unpacked_bytes=185_000_000,
     ),
 )
 
@@ -50,8 +52,10 @@ CIFAR100 = CifarVersion(
     test_files=("test.bin",),
     archive=Archive(
         url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-        md5="03b5dce01913d631647c71ecec9e9cb8",
+        checksum="md5:03b5dce01913d631647c71ecec9e9cb8",
         folder="cifar-100-binary",
+        size_bytes=168_513_733,
+        unpacked_bytes=185_000_000,
     ),
 )
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import http.client
 import logging
 import os
 import shutil
 import tarfile
-import tempfile
+import time
 import urllib.request
-from collections.abc import Sequence
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sparsyedge.edge.errors import DataError
 
@@ -21,71 +24,156 @@ __all__ = ["Archive", "fetch"]
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 20
+_SLOWEST_BYTES_PER_S = 10_000
+_PATIENCE = 10
+"""A transfer slower than that for so many times `timeout_s` is given up."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A .tar.gz on a public server: its address, the MD5 its publisher gives, and the folder inside it."""
+    """A .tar.gz on a public server: its address, what is published about it, and the folder of the cache it becomes."""
 
     url: str
-    md5: str
+    checksum: str
+    """The algorithm, a colon, and the digest in hex; as its publisher gives it."""
     folder: str
+    size_bytes: int
+    unpacked_bytes: int
+    """What its files take on a disk, at most."""
+    bare: bool = False
+    """Whether its files lie in no `folder` of the archive's own."""
 
 
-def fetch(archive: Archive, files: Sequence[str], cache: Path, *, timeout_s: float = 30.0) -> Path:
-    """The folder in `cache` with `files` of the archive; blocks for the download.
+def fetch(archive: Archive, files: Collection[str] | None, cache: Path, *, timeout_s: float = 30.0) -> Path:
+    """The folder in `cache` with `files` of the archive, or with all of them; blocks for the download.
 
-    `timeout_s` bounds each wait for the server, not the whole transfer. OSError where the server cannot be reached,
-    DataError where what it sends is not the archive.
+    `timeout_s` bounds each wait for the server, not the whole transfer; one that only trickles is given up as well.
+    Where another process fetches the same archive, its end is waited for. OSError where the server cannot be reached
+    or the disk is too small, DataError where what is sent is not the archive.
     """
     cache.mkdir(parents=True, exist_ok=True)
     target = cache / archive.folder
-    # Beside the target, since a rename must not cross file systems; removed whatever happens.
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{archive.folder}.") as temporary:
-        tarball = Path(temporary) / "archive.tar.gz"
-        unpacked = Path(temporary) / archive.folder
-        log.info("downloading %s to %s", archive.url, cache)
-        _download(archive, tarball, timeout_s)
-        _unpack(archive, tarball, files, unpacked)
-        try:
-            unpacked.rename(target)
-        except OSError:
-            # Another process of this machine was faster; its copy passed the same check.
-            if not target.is_dir():
-                raise
+    with _own_folder(archive, cache) as own:
+        # Another process of this machine was faster; its copy passed the same check.
+        if target.is_dir() and any(target.iterdir()):
+            return target
+        _check_room(archive, cache)
+        # A warning, since it may take an hour, and most commands show nothing less.
+        size, unpacked = _megabytes(archive.size_bytes), _megabytes(archive.unpacked_bytes)
+        log.warning("downloading %s (%s, and %s more once unpacked) to %s", archive.url, size, unpacked, cache)
+        _download(archive, own / "archive.tar.gz", timeout_s)
+        _unpack(archive, own / "archive.tar.gz", files, own / archive.folder)
+        # All at once: 100,000 clips synced one by one keep an SD card busy for an hour.
+        os.sync()
+        (own / archive.folder).rename(target)
     return target
 
 
+@contextmanager
+def _own_folder(archive: Archive, cache: Path) -> Iterator[Path]:
+    """An empty folder that no other process uses; gone after the block, whatever happens in it."""
+    # Beside the target, since a rename must not cross file systems.
+    folder = cache / f".{archive.folder}.part"
+    # The file stays: removing it would let two processes hold locks on two files of one name.
+    with (cache / f".{archive.folder}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("another process downloads %s; waiting for it", archive.url)
+            # Not for ever: the other one keeps to its own limits, and the kernel frees the lock when it dies.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            # What a process that was killed has left.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_room(archive: Archive, cache: Path) -> None:
+    """Refuse before an hour of download what would fill the disk at its end."""
+    needed, free = archive.size_bytes + archive.unpacked_bytes, shutil.disk_usage(cache).free
+    if free < needed:
+        raise OSError(f"it takes {_megabytes(needed)} there, and {_megabytes(free)} are free")
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"
+
+
 def _download(archive: Archive, path: Path, timeout_s: float) -> None:
-    digest = hashlib.md5(usedforsecurity=False)
+    algorithm, _, wanted = archive.checksum.partition(":")
+    digest, received = hashlib.new(algorithm, usedforsecurity=False), 0
     try:
         with urllib.request.urlopen(archive.url, timeout=timeout_s) as response, path.open("wb") as file:
-            while piece := response.read(_PIECE_BYTES):
+            for piece in _pieces(response, _PATIENCE * timeout_s):
                 digest.update(piece)
                 file.write(piece)
+                received += len(piece)
+                # An answer without an end must not fill the disk; the check below refuses it.
+                if received > archive.size_bytes:
+                    break
     except http.client.HTTPException as error:
         raise OSError(f"the transfer broke off: {error!r}") from error
-    if digest.hexdigest() != archive.md5:
+    if digest.hexdigest() != wanted:
         raise DataError(
-            f"{archive.url} has MD5 {digest.hexdigest()}, its publisher gives {archive.md5}; the transfer was cut or "
-            "altered on the way: try again, or unpack a copy that you trust by hand"
+            f"{archive.url} sent {received} bytes with {algorithm} {digest.hexdigest()}, its publisher gives "
+            f"{archive.size_bytes} bytes with {wanted}; the transfer was cut or altered on the way: try again, or "
+            "unpack a copy that you trust by hand"
         )
 
 
-def _unpack(archive: Archive, tarball: Path, files: Sequence[str], folder: Path) -> None:
-    """Write the named members to names of our own, so that no path in the archive is ever followed."""
+def _pieces(response: http.client.HTTPResponse, patience_s: float) -> Iterator[bytes]:
+    """The answer as it comes; TimeoutError where it trickles: a byte now and then is none to the socket's own limit."""
+    since, received = time.monotonic(), 0
+    # read1, not read, which would wait for a whole piece and leave no chance to look at the clock.
+    while piece := response.read1(_PIECE_BYTES):
+        yield piece
+        received += len(piece)
+        if (waited_s := time.monotonic() - since) > patience_s:
+            if received < _SLOWEST_BYTES_PER_S * waited_s:
+                raise TimeoutError(f"the server sent {received} bytes in the last {waited_s:.0f} s")
+            since, received = time.monotonic(), 0
+
+
+def _unpack(archive: Archive, tarball: Path, files: Collection[str] | None, folder: Path) -> None:
+    """Write the regular files called `files`, or all, below `folder`; tarfile's own filter is too new for Debian 12."""
     folder.mkdir()
+    missing = set(files or ())
     try:
         with tarfile.open(tarball, mode="r:gz") as tar:
-            for name in files:
-                content = tar.extractfile(f"{archive.folder}/{name}")
-                if content is None:
-                    raise DataError(f"{archive.folder}/{name} in {archive.url} is not a regular file")
-                with content, (folder / name).open("wb") as file:
-                    shutil.copyfileobj(content, file, _PIECE_BYTES)
-                    file.flush()
-                    os.fsync(file.fileno())
-    except (KeyError, tarfile.TarError, EOFError) as error:
+            # In the order of the archive: going back in a .gz means to start again.
+            for member in tar:
+                name = _name_inside(archive, member.name)
+                if member.isdir() or (files is not None and name not in missing):
+                    continue
+                if name is None:
+                    raise DataError(f"{member.name} in {archive.url} leads out of its folder; nothing was unpacked")
+                _write_member(archive, tar, member, folder / name)
+                missing.discard(name)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise DataError(f"{archive.url} does not hold a .tar.gz ({error}); unpack a copy by hand") from error
+    if missing:
         raise DataError(
-            f"{archive.url} does not hold {archive.folder}/ with {', '.join(files)} ({error}); unpack a copy by hand"
-        ) from error
+            f"{archive.url} does not hold {', '.join(sorted(missing))} in {archive.folder}/; unpack a copy by hand"
+        )
+
+
+def _name_inside(archive: Archive, name: str) -> str | None:
+    """A member's path below the folder that is to be, or None where it is not below it."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        return None
+    if archive.bare:
+        return str(path)
+    return str(path.relative_to(archive.folder)) if path.parts[:1] == (archive.folder,) else None
+
+
+def _write_member(archive: Archive, tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    # Never a link: a later member could be written through it.
+    if not member.isreg() or (content := tar.extractfile(member)) is None:
+        raise DataError(f"{member.name} in {archive.url} is not a regular file; nothing was unpacked")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with content, path.open("wb") as file:
+        shutil.copyfileobj(content, file, _PIECE_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -13,10 +13,10 @@ from pathlib import Path
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion, has_cifar, read_cifar
 from sparsyedge.edge.data.dataset import Dataset, check
 from sparsyedge.edge.data.digits import read_digits
-from sparsyedge.edge.data.download import fetch
+from sparsyedge.edge.data.download import Archive, fetch
 from sparsyedge.edge.data.folder import has_image_folders, read_image_folders
 from sparsyedge.edge.data.npz import read_npz
-from sparsyedge.edge.data.speech import has_speech, read_speech_folder, read_speech_npz
+from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, has_speech, read_speech_folder, read_speech_npz
 from sparsyedge.edge.errors import DataError
 
 __all__ = ["DATASETS", "known_datasets", "load", "load_cifar", "load_speech"]
@@ -24,7 +24,6 @@ __all__ = ["DATASETS", "known_datasets", "load", "load_cifar", "load_speech"]
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sparsyedge.datasets"
-SPEECH_URL = "http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz"
 
 
 def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
@@ -83,11 +82,11 @@ def _image_folder(path: str, data_dir: Path | None) -> Path | None:
     return next((candidate for candidate in candidates if has_image_folders(candidate)), None)
 
 
-def load_speech(name: str, data_dir: Path | None, *, mel: bool = False) -> Dataset:
-    """Speech Commands from the first folder that has it whole, else a subset; it is never fetched unasked."""
+def load_speech(name: str, data_dir: Path | None, *, mel: bool = False, archive: Archive = SPEECH_ARCHIVE) -> Dataset:
+    """Speech Commands from the first folder that has it whole, else a subset of it, else from its official site."""
     folders = _search_folders(data_dir)
     for folder in folders:
-        for unpacked in (folder / "speech_commands_v0.02", folder / "speech_commands", folder):
+        for unpacked in (folder / archive.folder, folder / "speech_commands", folder):
             if has_speech(unpacked):
                 return read_speech_folder(unpacked, name=name, mel=mel)
     for file in ("speech_commands.npz", "speech.npz", "speech_small.npz"):
@@ -95,10 +94,11 @@ def load_speech(name: str, data_dir: Path | None, *, mel: bool = False) -> Datas
             if (folder / file).is_file():
                 log.warning("%s is read from %s, which may hold a subset", name, folder / file)
                 return read_speech_npz(folder / file, name=name, mel=mel)
-    raise DataError(
-        f"data set {name} was not found in {', '.join(map(str, folders))}; unpack {SPEECH_URL} into the folder "
-        "speech_commands_v0.02/ of one of these, or name its folder with --data-dir or $SPARSYEDGE_DATA"
+    by_hand = (
+        f"unpack it into a folder {archive.folder}/, since it brings none of its own; then put that folder (or one "
+        "speech_commands.npz with x, y, names and split)"
     )
+    return read_speech_folder(_fetch(name, archive, None, folders, by_hand=by_hand), name=name, mel=mel)
 
 
 def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
@@ -116,20 +116,24 @@ def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
         if subset.is_file():
             log.warning("%s was not found whole; using the subset %s", version.name, subset)
             return read_npz(subset, name=version.name, classes=version.classes)
-    return _download_cifar(version, folders)
+    files = version.train_files + version.test_files
+    by_hand = (
+        f"unpack it, then put its folder {version.archive.folder}/ (or one {version.name}.npz with x_train, y_train, "
+        "x_test, y_test)"
+    )
+    return read_cifar(_fetch(version.name, version.archive, files, folders, by_hand=by_hand), version)
 
 
-def _download_cifar(version: CifarVersion, folders: list[Path]) -> Dataset:
+def _fetch(name: str, archive: Archive, files: Collection[str] | None, folders: list[Path], *, by_hand: str) -> Path:
+    """The archive's folder in the cache; where it cannot be had, the error tells the way `by_hand`."""
     cache = _cache_folder()
-    archive = version.archive
     try:
-        return read_cifar(fetch(archive, version.train_files + version.test_files, cache), version)
+        return fetch(archive, files, cache)
     except OSError as error:
         raise DataError(
-            f"data set {version.name} was not found in {', '.join(map(str, folders))}, and {archive.url} could not be "
-            f"fetched into {cache} ({error}). On a machine with a network, download that file and unpack it, then put "
-            f"its folder {archive.folder}/ (or one {version.name}.npz with x_train, y_train, x_test, y_test) into one "
-            "of these folders, or name its folder with --data-dir or $SPARSYEDGE_DATA"
+            f"data set {name} was not found in {', '.join(map(str, folders))}, and {archive.url} could not be fetched "
+            f"into {cache} ({error}). On a machine with a network, download that file ({archive.size_bytes / 1e6:,.0f} "
+            f"MB) and {by_hand} into one of these folders, or name its folder with --data-dir or $SPARSYEDGE_DATA"
         ) from error
 
 

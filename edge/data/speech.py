@@ -9,7 +9,6 @@ from __future__ import annotations
 import wave
 import zipfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data.dataset import Dataset, Samples
+from sparsyedge.edge.data.download import Archive
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["has_speech", "log_mel", "read_speech_folder", "read_speech_npz", "resample_to_8k"]
+__all__ = ["SPEECH_ARCHIVE", "has_speech", "log_mel", "read_speech_folder", "read_speech_npz", "resample_to_8k"]
+
+# Size and checksum as in tensorflow_datasets/url_checksums/speech_commands.txt.
+SPEECH_ARCHIVE = Archive(
+    url="https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
+    checksum="sha256:af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58",
+    folder="speech_commands_v0.02",
+    size_bytes=2_428_923_189,
+    unpacked_bytes=3_500_000_000,  # 105,829 clips of at most eight blocks of 4 KiB
+    bare=True,
+)
 
 RATE = 16_000
 CLIP = RATE
@@ -36,15 +46,6 @@ TAPS = 31
 Int16Array = NDArray[np.int16]
 
 
-@dataclass(frozen=True)
-class _Clips:
-    sound: Int16Array
-    """(clips, 16000)"""
-    labels: NDArray[np.int64]
-    split: NDArray[np.int64]
-    names: list[str]
-
-
 def has_speech(folder: Path) -> bool:
     """Whether `folder` looks like the unpacked archive."""
     return (folder / TEST_LIST).is_file()
@@ -54,17 +55,25 @@ def read_speech_folder(folder: Path, *, name: str, mel: bool = False) -> Dataset
     """The data set in its official folder tree: a folder per word, and two lists of what is not for training."""
     words = sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name != NOISE_FOLDER)
     test, validation = (_read_list(folder / file) for file in (TEST_LIST, VALIDATION_LIST))
-    sound, labels, split = [], [], []
+    tested, left_out = test - validation, test | validation
+    parts: dict[int, list[Samples]] = {TRAIN: [], TEST: []}
     for label, word in enumerate(words):
-        for path in sorted((folder / word).glob("*.wav")):
-            key = f"{word}/{path.name}"
-            if key not in validation:
-                sound.append(_read_wav(path))
-                labels.append(label)
-                split.append(TEST if key in test else TRAIN)
-    if not sound:
-        raise DataError(f"{folder} has no folder of .wav files; unpack the archive of Speech Commands there again")
-    return _dataset(_Clips(np.stack(sound), np.array(labels), np.array(split), words), name=name, mel=mel)
+        paths = {f"{word}/{path.name}": path for path in sorted((folder / word).glob("*.wav"))}
+        chosen = {
+            TRAIN: [path for key, path in paths.items() if key not in left_out],
+            TEST: [path for key, path in paths.items() if key in tested],
+        }
+        for part, clips in chosen.items():
+            if clips:
+                # Word by word: all clips at their full rate take 3 GB, several times over.
+                x = _features(np.stack([_read_wav(path) for path in clips]), mel=mel)
+                parts[part].append(Samples(x, np.full(len(clips), label)))
+    if not parts[TRAIN] or not parts[TEST]:
+        raise DataError(
+            f"{folder} has .wav files of {len(words)} words, none for training or none for testing; unpack the archive "
+            "of Speech Commands there again"
+        )
+    return Dataset(name, _join(parts[TRAIN]), _join(parts[TEST]), len(words))
 
 
 def read_speech_npz(path: Path, *, name: str, mel: bool = False) -> Dataset:
@@ -79,18 +88,18 @@ def read_speech_npz(path: Path, *, name: str, mel: bool = False) -> Dataset:
         raise DataError(f"{path} cannot be read as an .npz of plain arrays ({error}); write it again") from error
     if x.dtype != np.int16 or x.ndim != 2 or x.shape[1] != CLIP:
         raise DataError(f"x in {path} is {x.dtype} of shape {x.shape}; wanted is int16 (clips, {CLIP})")
-    clips = _Clips(x, y.astype(np.int64), split.astype(np.int64), [str(each) for each in names])
-    return _dataset(clips, name=name, mel=mel)
+    train, test = (
+        Samples(_features(x[split == part], mel=mel), y[split == part].astype(np.int64)) for part in (TRAIN, TEST)
+    )
+    return Dataset(name, train, test, len(names))
 
 
-def _dataset(clips: _Clips, *, name: str, mel: bool) -> Dataset:
-    parts = {}
-    for part, number in (("train", TRAIN), ("test", TEST)):
-        chosen = clips.split == number
-        sound = clips.sound[chosen]
-        x = log_mel(sound) if mel else resample_to_8k(sound)[:, np.newaxis, np.newaxis, :]
-        parts[part] = Samples(x, clips.labels[chosen])
-    return Dataset(name, parts["train"], parts["test"], len(clips.names))
+def _features(sound: Int16Array, *, mel: bool) -> Int16Array | NDArray[np.float32]:
+    return log_mel(sound) if mel else resample_to_8k(sound)[:, np.newaxis, np.newaxis, :]
+
+
+def _join(parts: list[Samples]) -> Samples:
+    return Samples(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
 
 
 def _read_list(path: Path) -> set[str]:

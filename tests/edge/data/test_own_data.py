@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import wave
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 from sparsyedge.edge.data import Dataset, Samples, check_classes, load
-from sparsyedge.edge.data.speech import log_mel, resample_to_8k
+from sparsyedge.edge.data.loaders import load_speech
+from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, log_mel, resample_to_8k
 from sparsyedge.edge.errors import DataError
 
 # Taken before the fixture below hides it.
@@ -189,9 +191,15 @@ def test_speech_of_another_rate_is_refused_by_name(tmp_path: Path) -> None:
         load("speech_commands", root)
 
 
-def test_speech_that_is_nowhere_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"speech_commands was not found in .*speech_commands_v0\.02"):
-        load("speech_commands", tmp_path)
+def test_speech_without_data_and_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    # Nobody listens on port 1, so that no test fetches 2.4 GB where there is a network.
+    archive = replace(SPEECH_ARCHIVE, url="http://127.0.0.1:1/speech.tar.gz")
+    with pytest.raises(DataError) as caught:
+        load_speech("speech_commands", tmp_path, archive=archive)
+    message = str(caught.value)
+    for part in (str(tmp_path), archive.url, "2,429 MB", "folder speech_commands_v0.02/", "speech_commands.npz"):
+        assert part in message
 
 
 def test_half_the_rate_keeps_what_it_can_carry_and_drops_the_rest() -> None:
