@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -42,7 +43,8 @@ def main(argv: list[str]) -> int:
     results: list[tuple[Row, list[dict[str, Any]]]] = []
     for number, row in enumerate(rows, start=1):
         console.print(f"{number}/{len(rows)} {row.label}", highlight=False)
-        results.append((row, [run(setting) for setting in row.settings(scale, seeds, full=full)]))
+        settings = row.settings(scale, seeds, full=full, rounds=arguments.rounds)
+        results.append((row, [run(setting) for setting in settings]))
     if arguments.json:
         print(json.dumps(as_document(arguments.table, experiment, results, scale=arguments.scale)))
     else:
@@ -51,11 +53,9 @@ def main(argv: list[str]) -> int:
 
 
 def _scale(arguments: argparse.Namespace) -> Scale:
-    """The scale with what the user changed of it."""
+    """The scale with what the user changed of it, but for the rounds: rows have numbers of their own."""
     scale = SCALES[arguments.scale]
     changes: dict[str, Any] = {}
-    if arguments.rounds is not None:
-        changes["rounds"] = dict.fromkeys(scale.rounds, arguments.rounds)
     if arguments.width is not None:
         changes["width"] = arguments.width
     if arguments.model is not None:
@@ -71,7 +71,11 @@ def _runner(arguments: argparse.Namespace, console: Console) -> Run:
     def run(setting: Setting) -> dict[str, Any]:
         if arguments.json:
             return observed(setting, SilentObserver())
-        with LiveProgress(console) as progress:
+        progress = LiveProgress(console)
+        with ExitStack() as drawing:
+            # Where there is no terminal, lines are printed all the same, and the bar would leave an empty one.
+            if console.is_interactive:
+                drawing.enter_context(progress)
             return observed(setting, progress)
 
     def observed(setting: Setting, observer: Observer) -> dict[str, Any]:
@@ -114,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="the rows with this in their name")
     parser.add_argument("--seeds", type=int, choices=range(1, len(SEEDS) + 1), help="how many (default: the scale's)")
-    parser.add_argument("--rounds", type=positive, help="another number than the scale's")
+    parser.add_argument("--rounds", type=positive, help="in all runs (default: the experiment's, or the scale's)")
     parser.add_argument("--width", type=positive, help="channels of the first stage (default: the scale's)")
     parser.add_argument("--model", metavar="NAME", help="of images (default: the scale's)")
     parser.add_argument("--learning-rate", type=_rate, help="in the first round (default: the scale's)")
@@ -125,7 +129,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("results/paper"),
         metavar="DIR",
-        help="a JSON document per run, and the runs themselves in runs/ (default: %(default)s)",
+        help="a JSON document per run, and the runs themselves in runs/ (default: %(default)s); "
+        "--results benchmarks/results/paper reads the documents that come with the code",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

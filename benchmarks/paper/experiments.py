@@ -30,13 +30,16 @@ class Row:
     model: str | None = None
     """Another one than the scale's, and than the user's."""
     rounds: int | None = None
-    """Another number than the scale's; at full scale only."""
+    """Another number than the scale's; at full scale only, and where the user names none."""
     paper: dict[str, str] = field(default_factory=dict)
     """The paper's figures, by column."""
 
-    def settings(self, scale: Scale, seeds: tuple[int, ...], *, full: bool) -> Iterator[Setting]:
-        """The runs of the row."""
-        rounds = self.rounds if full and self.rounds is not None else scale.rounds[self.dataset]
+    def settings(
+        self, scale: Scale, seeds: tuple[int, ...], *, full: bool, rounds: int | None = None
+    ) -> Iterator[Setting]:
+        """The runs of the row; the user's number of rounds, if any, wins over the row's and the scale's."""
+        if rounds is None:
+            rounds = self.rounds if full and self.rounds is not None else scale.rounds[self.dataset]
         for seed in seeds:
             yield Setting(
                 dataset=self.dataset,
@@ -178,7 +181,7 @@ EXPERIMENTS = {
         title="communication cost and regrowth",
         columns=("accuracy", "fewer_values", "fewer_bytes", "regrown_devices", "regrown_global"),
         rows=_communication,
-        note="fewer_values is the paper's measure: values of a dense model both ways over those exchanged",
+        note="fewer values is the paper's measure: values of a dense model both ways over those exchanged",
     ),
     "iou": Experiment(
         title="overlap of the masks of consecutive rounds",

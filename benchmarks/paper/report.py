@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rich import box
@@ -13,8 +14,28 @@ from rich.table import Table
 from sparsyedge.benchmarks.paired import Interval, mean_interval, paired_difference
 from sparsyedge.benchmarks.paper.experiments import Experiment, Row
 
-__all__ = ["as_document", "print_experiment"]
+__all__ = ["HEADINGS", "as_document", "print_experiment"]
 
+HEADINGS = {
+    "accuracy": "accuracy",
+    "late_accuracy": "late\nacc.",
+    "best_accuracy": "best\nacc.",
+    "sparsity": "sparsity",
+    "fewer_values": "fewer\nvalues",
+    "fewer_bytes": "fewer\nbytes",
+    "regrown_devices": "regrown\ndevices",
+    "regrown_global": "regrown\nglobal",
+    "mask_iou": "mask\nIoU",
+    "nestedness": "nestedness",
+    "mask_agreement": "mask\nagreement",
+    "l2_global": "L2\nglobal",
+    "cosine_global": "cosine\nglobal",
+    "l2_round": "L2\nround",
+    "cosine_round": "cosine\nround",
+    "l2_device": "L2\ndevice",
+    "cosine_device": "cosine\ndevice",
+}
+"""How figures are called in print, in words so short that seven of them fit 80 columns; JSON has the keys."""
 PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "sparsity")
 COMPARED = ("accuracy", "late_accuracy")
 """What methods are set against each other by, seed by seed: runs of one seed share cohorts and batches."""
@@ -24,32 +45,44 @@ Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
 
 def print_experiment(console: Console, experiment: Experiment, results: Results) -> None:
     """The table and what has to be known to read it."""
-    table = Table(
-        title=experiment.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    table.add_column("")
-    for column in experiment.columns:
-        table.add_column(column, justify="right")
-    table.add_column("paper", justify="right")
-    table.add_column("seeds", justify="right")
-    for row, documents in results:
-        cells = [
-            _cell(column, [document["figures"].get(column) for document in documents]) for column in experiment.columns
-        ]
-        paper = ", ".join(f"{column} {value}" for column, value in row.paper.items())
-        table.add_row(row.label, *cells, paper, str(len(documents)))
+    table = _table(experiment, results, apart=" ")
+    unlimited = console.options.update_width(1000)
+    if console.measure(table, options=unlimited).maximum > console.width:
+        # Intervals take a line of their own; what is still too wide is taken from the labels, at words.
+        table = _table(experiment, results, apart="\n")
     console.print(table)
     if experiment.note:
         console.print(experiment.note, highlight=False)
-    console.print("intervals are 95 % over seeds (Student's t); accuracies are in percent", highlight=False)
-    for each in _differences(results):
-        gain = each.gain
-        console.print(
-            f"{each.label} - {each.other}: {each.column} {gain.mean:+.2f} points ({gain.low:+.2f}..{gain.high:+.2f}), "
-            f"paired over {gain.count} seeds",
-            highlight=False,
-            soft_wrap=True,
-        )
+    # All rows have the same ones.
+    seeds = len(results[0][1])
+    over = f"means of {seeds} seeds with 95 % intervals (Student's t)" if seeds > 1 else "one seed"
+    console.print(f"{over}; accuracies are in percent", highlight=False)
+    for (label, other), columns in groupby(_differences(results), key=lambda each: (each.label, each.other)):
+        console.print(f"{label} - {other}:", highlight=False)
+        for each in columns:
+            console.print(f"  {_gain(each)}", highlight=False)
+
+
+def _table(experiment: Experiment, results: Results, *, apart: str) -> Table:
+    """Ours with the paper's below; `apart` stands between a mean and its interval."""
+    table = Table(
+        title=experiment.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    table.add_column("", overflow="fold")
+    for column in experiment.columns:
+        table.add_column(HEADINGS[column], justify="right", no_wrap=True)
+    for row, documents in results:
+        cells = []
+        for column in experiment.columns:
+            ours = _cell(column, [document["figures"].get(column) for document in documents], apart=apart)
+            cells.append(f"{ours}\npaper {row.paper[column]}" if column in row.paper else ours)
+        table.add_row(row.label, *cells)
+    return table
+
+
+def _gain(each: _Difference) -> str:
+    name, gain = HEADINGS[each.column].replace("\n", " "), each.gain
+    return f"{name} {gain.mean:+.2f} points ({gain.low:+.2f}..{gain.high:+.2f}), paired over {gain.count} seeds"
 
 
 def as_document(name: str, experiment: Experiment, results: Results, *, scale: str) -> dict[str, Any]:
@@ -122,11 +155,12 @@ def _place(row: Row) -> tuple[Any, ...]:
     return row.dataset, row.alpha, row.devices, row.model, row.method.sparsity, row.method.sparsities
 
 
-def _cell(column: str, values: Sequence[float | None]) -> str:
+def _cell(column: str, values: Sequence[float | None], *, apart: str) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
     factor = 100 if column in PERCENT else 1
     interval = mean_interval([factor * value for value in known])
-    text = f"{interval.mean:.2f}" if abs(interval.mean) < 1000 else f"{interval.mean:,.0f}"
-    return text if interval.count < 2 else f"{text} ± {interval.half_width:.2f}"
+    places = 2 if abs(interval.mean) < 1000 else 0
+    text = f"{interval.mean:,.{places}f}"
+    return text if interval.count < 2 else f"{text}{apart}± {interval.half_width:,.{places}f}"

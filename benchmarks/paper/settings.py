@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sparsyedge.edge.methods import MethodConfig
+from sparsyedge.edge.methods import MethodConfig, method_of
 
 __all__ = ["SCALES", "SEEDS", "Scale", "Setting"]
 
@@ -35,6 +35,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     epochs: int = 1
     batch_size: int = 16
 
+    def __post_init__(self) -> None:
+        # Not only in the key: a run that was cut short refuses to go on with a method that is spelled otherwise.
+        msgspec.structs.force_setattr(self, "method", _without_defaults(self.method))
+
     @property
     def key(self) -> str:
         """A name for files: readable, and different for different settings."""
@@ -43,6 +47,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         digest = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()[:8]
         sparsity = "" if self.method.sparsity is None else f"-{self.method.sparsity:g}"
         return f"{self.dataset}-{self.method.name}{sparsity}-a{self.alpha:g}-r{self.rounds}-s{self.seed}-{digest}"
+
+
+def _without_defaults(config: MethodConfig) -> MethodConfig:
+    """The same method, without the options that say what it does anyway; raises ConfigError as `method_of` does."""
+    method, default = method_of(config), method_of(MethodConfig(name=config.name))
+    # The target stays as it is given: results are named by it.
+    options = [option for option in MethodConfig.__struct_fields__ if option not in ("name", "sparsity")]
+    same = [option for option in options if getattr(method, option) == getattr(default, option)]
+    return msgspec.structs.replace(config, **dict.fromkeys(same))
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -12,11 +12,12 @@ import pytest
 
 from sparsyedge.benchmarks.paper import command
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS
+from sparsyedge.benchmarks.paper.report import HEADINGS
 from sparsyedge.benchmarks.paper.runs import figures, read_result, run_config, run_setting
 from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Setting
 from sparsyedge.benchmarks.simulate import Backend
 from sparsyedge.coordinator.config import check_run_config
-from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.edge.errors import ConfigError, DataError
 from sparsyedge.edge.methods import MethodConfig, method_of
 
@@ -57,10 +58,59 @@ def test_full_scale_has_the_papers_settings() -> None:
     assert row.paper == {"fewer_values": "19.29"}
 
 
+@pytest.mark.parametrize(("name", "own"), [("beta", 500), ("movement", 200)])
+def test_the_users_number_of_rounds_wins_over_an_experiments_own(
+    name: str, own: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rounds: list[int] = []
+
+    def result(setting: Setting, *arguments: object, **options: object) -> dict[str, Any]:
+        rounds.append(setting.rounds)
+        return fake_result(setting)
+
+    monkeypatch.setattr(command, "run_setting", result)
+    arguments = [name, "--scale", "full", "--results", str(tmp_path)]
+    command.main([*arguments, "--rounds", "5"])
+    assert set(rounds) == {5}
+    rounds.clear()
+    command.main(arguments)
+    assert set(rounds) == {own}
+
+
 def test_different_settings_have_different_names_and_equal_ones_share_a_run() -> None:
     other = msgspec.structs.replace(TINY, learning_rate=0.1)
     assert len({TINY.key, other.key, msgspec.structs.replace(TINY, seed=2).key}) == 3
     assert msgspec.structs.replace(other, learning_rate=0.05).key == TINY.key
+
+
+def test_an_option_that_says_what_the_method_does_anyway_makes_no_other_run(tmp_path: Path) -> None:
+    def setting_of(name: str, label: str) -> Setting:
+        (row,) = [row for row in EXPERIMENTS[name].rows(False) if row.label == label]
+        return next(row.settings(SCALES["small"], SEEDS, full=False))
+
+    plain, spelled_out = setting_of("communication", "sparsyfed 0.95"), setting_of("beta", "beta 1.25")
+    assert plain.key == spelled_out.key == "cifar10-sparsyfed-0.95-a0.1-r60-s5378-a6133140"
+    # Else neither table could go on with a run that was cut short in the other.
+    assert run_config(plain, tmp_path, data_dir=None) == run_config(spelled_out, tmp_path, data_dir=None)
+    assert setting_of("beta", "beta 1.5").key != plain.key
+
+
+def test_settings_of_all_tables_share_a_name_exactly_where_they_are_one_run() -> None:
+    pairs = {
+        (setting.key, (msgspec.structs.replace(setting, method=MethodConfig()), method_of(row.method)))
+        for scale in SCALES
+        for experiment in EXPERIMENTS.values()
+        for row in experiment.rows(scale == "full")
+        for setting in row.settings(SCALES[scale], SEEDS, full=scale == "full")
+    }
+    keys, runs = zip(*pairs, strict=True)
+    assert len(set(keys)) == len(set(runs)) == len(pairs)
+
+
+def test_a_setting_with_an_option_that_its_method_lacks_is_refused() -> None:
+    # Though it is the value that such a method would have.
+    with pytest.raises(ConfigError, match=r"method topk has no such option"):
+        msgspec.structs.replace(TINY, method=MethodConfig(name="topk", beta=1.0))
 
 
 def test_a_name_stays_when_methods_learn_new_options() -> None:
@@ -166,15 +216,93 @@ def test_command_prints_ours_beside_the_papers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "run_setting", fake_result)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
     arguments = ["communication", "--results", str(tmp_path), "--only", "sparsyfed", "--seeds", "3"]
     assert command.main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "19.29" in printed
-    assert "56.11 ± " in printed
+    assert "sparsyfed 0.95  56.11 ± " in printed
+    # The paper's is below ours, in the same column.
+    lines = printed.splitlines()
+    (below,) = [number for number, line in enumerate(lines) if line.strip() == "paper 19.29"]
+    assert lines[below - 1][: len(lines[below].rstrip())].endswith("  10.00 ± 0.00")
     assert command.main([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["rows"][0]["figures"]["accuracy"]["values"] == [0.5378, 0.9421, 0.2035]
+
+
+def wide_result(setting: Setting, *arguments: object, **options: object) -> dict[str, Any]:
+    """Every figure, as wide as real ones are: `24.77 ± 1.86` in percent, and 140,648 weights that grew back."""
+    spread = {5378: 0.97, 9421: 1.0, 2035: 1.03}[setting.seed]
+    shares = dict.fromkeys(("accuracy", "late_accuracy", "best_accuracy"), 0.2477) | {"sparsity": 0.95}
+    others = {"fewer_values": 31.71, "fewer_bytes": 261.08, "regrown_devices": 140_648, "regrown_global": 924.22}
+    found = {column: spread * value for column, value in (dict.fromkeys(HEADINGS, 0.97) | shares | others).items()}
+    return {"setting": msgspec.to_builtins(setting), "figures": found, "rounds": []}
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("scale", list(SCALES))
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_table_can_be_read_at_eighty_columns(
+    name: str,
+    scale: str,
+    seeds: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(command, "run_setting", wide_result)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert command.main([name, "--scale", scale, "--seeds", str(seeds), "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+    # Nothing is cut inside a word.
+    table = set(printed.partition(EXPERIMENTS[name].title)[2].split())
+    rows = EXPERIMENTS[name].rows(scale == "full")
+    expected = [HEADINGS[column] for column in EXPERIMENTS[name].columns] + [row.label for row in rows]
+    assert {word for text in expected for word in text.split()} <= table
+    assert {paper for row in rows for paper in row.paper.values()} <= table
+
+
+def test_an_interval_stays_beside_its_mean_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run_setting", wide_result)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert command.main(["activations", "--seeds", "3", "--results", str(tmp_path)]) == 0
+    assert "sparsyfed-no-act 0.99  24.77 ± 1.85  24.77 ± 1.85" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_columns_of_a_table_have_names_that_differ_and_hold_the_papers_figures(name: str) -> None:
+    columns = EXPERIMENTS[name].columns
+    assert len({HEADINGS[column] for column in columns}) == len(columns)
+    assert all(set(row.paper) <= set(columns) for row in EXPERIMENTS[name].rows(True))
+
+
+def test_a_row_whose_result_is_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(setting: Setting, *arguments: object, observer: Observer, **options: object) -> dict[str, Any]:
+        if setting.method.name == "topk":
+            observer.round_opened(round_number=1, rounds=2, cohort=("a",), learning_rate=0.5)
+            observer.round_extended(round_number=1, cohort=("a",), extension=1)
+        return fake_result(setting)
+
+    monkeypatch.setattr(command, "run_setting", result)
+    assert command.main(["communication", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "1/5 dense\n2/5 sparsyfed 0.95\n3/5 topk 0.95\n" in printed
+    # A run that takes place is still told about.
+    assert "round 1: deadline passed with too few updates, extension 1\n4/5" in printed
+
+
+def test_help_says_where_the_results_are_that_come_with_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--results benchmarks/results/paper reads the documents that come with the code" in told
+    assert RESULTS.is_dir()
 
 
 def test_methods_are_compared_with_sparsyfed_seed_by_seed(
@@ -196,7 +324,10 @@ def test_methods_are_compared_with_sparsyfed_seed_by_seed(
     assert points["topk"] == pytest.approx((0, 0, 0), abs=1e-9)
     assert command.main([*arguments, "3"]) == 0
     printed = capsys.readouterr().out
-    assert "sparsyfed 0.99 - cifar10 a=0.1 flash 0.99: accuracy +1.67 points (+0.23..+3.10), paired over 3" in printed
+    assert (
+        "cifar10 a=0.1 sparsyfed 0.99 - cifar10 a=0.1 flash 0.99:\n"
+        "  accuracy +1.67 points (+0.23..+3.10), paired over 3 seeds\n"
+    ) in printed
     assert command.main([*arguments, "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == []
 
