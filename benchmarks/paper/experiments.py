@@ -211,8 +211,9 @@ EXPERIMENTS = {
     ),
     "heterogeneous": Experiment(
         title="devices with targets of their own: groups of 40, 30 and 30 %",
-        columns=("accuracy", "late_accuracy", "sparsity", "fewer_values"),
+        columns=("accuracy", "late_accuracy", "accuracy_sparsest", "sparsity", "fewer_values"),
         rows=_heterogeneous,
+        note="the sparsest is the last model pruned to the highest target, as devices with that one begin with it",
     ),
     "devices-1000": Experiment(
         title="1,000 devices, 10 per round",

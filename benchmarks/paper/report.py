@@ -20,6 +20,7 @@ HEADINGS = {
     "accuracy": "accuracy",
     "late_accuracy": "late\nacc.",
     "best_accuracy": "best\nacc.",
+    "accuracy_sparsest": "acc. of\nsparsest",
     "sparsity": "sparsity",
     "fewer_values": "fewer\nvalues",
     "fewer_bytes": "fewer\nbytes",
@@ -36,7 +37,9 @@ HEADINGS = {
     "cosine_device": "cosine\ndevice",
 }
 """How figures are called in print, in words so short that seven of them fit 80 columns; JSON has the keys."""
-PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "sparsity")
+PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "accuracy_sparsest", "sparsity")
+NEAR_ONE = ("mask_iou", "nestedness", "mask_agreement", "cosine_global", "cosine_round", "cosine_device")
+"""Two places would make 1.00 of most of them."""
 COMPARED = ("accuracy", "late_accuracy")
 """What methods are set against each other by, seed by seed: runs of one seed share cohorts and batches."""
 
@@ -57,10 +60,21 @@ def print_experiment(console: Console, experiment: Experiment, results: Results)
     seeds = len(results[0][1])
     over = f"means of {seeds} seeds with 95 % intervals (Student's t)" if seeds > 1 else "one seed"
     console.print(f"{over}; accuracies are in percent", highlight=False)
+    for line in _data_used(results):
+        console.print(line, highlight=False)
     for (label, other), columns in groupby(_differences(results), key=lambda each: (each.label, each.other)):
         console.print(f"{label} - {other}:", highlight=False)
         for each in columns:
             console.print(f"  {_gain(each)}", highlight=False)
+
+
+def _data_used(results: Results) -> list[str]:
+    """What the runs were made with: a name may stand for a subset, and figures of that for the whole."""
+    documents = [document for _, each in results for document in each if document.get("data")]
+    used = {
+        (document["setting"]["dataset"], document["data"]["train"], document["data"]["test"]) for document in documents
+    }
+    return [f"{dataset}: {train:,} samples for training, {test:,} for testing" for dataset, train, test in sorted(used)]
 
 
 def _table(experiment: Experiment, results: Results, *, apart: str) -> Table:
@@ -161,6 +175,6 @@ def _cell(column: str, values: Sequence[float | None], *, apart: str) -> str:
         return "-"
     factor = 100 if column in PERCENT else 1
     interval = mean_interval([factor * value for value in known])
-    places = 2 if abs(interval.mean) < 1000 else 0
+    places = 3 if column in NEAR_ONE else 2 if abs(interval.mean) < 1000 else 0
     text = f"{interval.mean:,.{places}f}"
     return text if interval.count < 2 else f"{text}{apart}± {interval.half_width:,.{places}f}"

@@ -16,7 +16,7 @@ from sparsyedge.benchmarks.machine import machine
 from sparsyedge.benchmarks.paper.settings import Setting
 from sparsyedge.benchmarks.simulate import Backend, read_data_used, simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
-from sparsyedge.coordinator.metrics import CLASS_PREFIX, LAYER_PREFIX
+from sparsyedge.coordinator.metrics import CLASS_PREFIX, LAYER_PREFIX, LEVEL_PREFIX
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.errors import DataError
@@ -129,7 +129,15 @@ def figures(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         "cosine_round": _mean([row.get("cosine_round") for row in later]),
         "l2_device": _mean([row.get("l2_device_mean") for row in later]),
         "cosine_device": _mean([row.get("cosine_device_mean") for row in later]),
+        **_at_highest_target(rounds[-1]),
     }
+
+
+def _at_highest_target(last: Mapping[str, Any]) -> dict[str, float | None]:
+    """The last model's accuracy when it is pruned to the highest target, where groups have targets of their own."""
+    targets = [name for name in last if name.startswith(LEVEL_PREFIX)]
+    highest = max(targets, key=lambda name: float(name.removeprefix(LEVEL_PREFIX)), default=None)
+    return {} if highest is None else {"accuracy_sparsest": last[highest]}
 
 
 def _round(record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -344,6 +344,26 @@ def test_groups_with_other_targets_are_not_compared(
     }
 
 
+def test_groups_show_the_accuracy_at_their_highest_target() -> None:
+    last = round_of(2, test_accuracy=0.5) | {"accuracy_at/0.9": 0.4, "accuracy_at/0.99": 0.3, "accuracy_at/0.95": 0.35}
+    assert figures([round_of(1), last])["accuracy_sparsest"] == 0.3
+
+
+def test_a_table_says_how_much_data_its_runs_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(setting: Setting, *arguments: object, **options: object) -> dict[str, Any]:
+        # One of them was made where there was a subset alone.
+        train = 500 if setting.method.name == "topk" else 50_000
+        return fake_result(setting) | {"data": {"train": train, "test": 100, "sha256": "0" * 64}}
+
+    monkeypatch.setattr(command, "run_setting", result)
+    assert command.main(["communication", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "cifar10: 500 samples for training, 100 for testing\n" in printed
+    assert "cifar10: 50,000 samples for training, 100 for testing\n" in printed
+
+
 def test_rows_of_another_model_are_compared_among_themselves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
