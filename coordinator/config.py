@@ -11,7 +11,7 @@ from sparsyedge.coordinator.cohort import Policy
 from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.methods import MethodConfig
+from sparsyedge.edge.methods import MethodConfig, method_of
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.wire import DEFAULT_CODEC, Codec
 
@@ -29,7 +29,8 @@ RUN_FILE_VERSION = 1
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # Seeds travel as JSON numbers, which other readers hold as doubles.
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Rate = Annotated[float, msgspec.Meta(gt=0)]
+# Far beyond what trains; float32 would make infinity of what is larger still, and no device could finish a step.
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 
 
 class LearningRateConfig(Section, frozen=True, kw_only=True):
@@ -140,7 +141,9 @@ def load_run_config(path: Path) -> RunConfig:
 
 
 def check_run_config(config: RunConfig) -> None:
-    """Refuse values that are allowed alone and not together."""
+    """Refuse values that are allowed alone and not together, and a method that there is not."""
+    if config.method is not None:
+        method_of(config.method)
     if config.updates_needed > config.cohort_size:
         raise ConfigError(
             f"key `min_updates` has value {config.updates_needed}: a cohort of `cohort_size` = {config.cohort_size} "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -110,9 +112,26 @@ def load_config(path: Path, kind: type[Config]) -> Config:
 def read_section(content: dict[str, Any], kind: type[Config]) -> Config:
     """Values that came from anywhere as `kind`; raises ConfigError as `load_config` does."""
     try:
-        return msgspec.convert(content, kind)
+        config = msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), content, kind)) from error
+    # TOML knows inf and nan, and a lower bound alone lets inf pass.
+    for path, number in _floats(config):
+        if not math.isfinite(number):
+            raise ConfigError(f"key `{path}` has value {number}: not a finite number{_allowed_range(kind, path)}")
+    return config
+
+
+def _floats(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every float of a section with the path of its key."""
+    if isinstance(value, float):
+        yield path, value
+    elif isinstance(value, Section):
+        for field in msgspec.structs.fields(value):
+            yield from _floats(getattr(value, field.name), _join(path, field.encode_name))
+    elif isinstance(value, (dict, tuple, list)):
+        for place, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _floats(item, f"{path}[{place}]")
 
 
 def _explain(message: str, content: dict[str, Any], kind: type[Section]) -> str:
@@ -126,11 +145,20 @@ def _explain(message: str, content: dict[str, Any], kind: type[Section]) -> str:
     missing = re.match(r"Object missing required field `(.*)`", text)
     if missing:
         return f"key `{_join(path, missing.group(1))}` is missing; add it"
-    value: Any = content
-    for step in _steps(path):
-        value = value.get(step) if isinstance(value, dict) else None
+    value = _value_at(content, path)
     shown = f" has value {value!r}" if value is not None else ""
     return f"key `{path}`{shown}: {text[0].lower()}{text[1:]}{_allowed_range(kind, path)}"
+
+
+def _value_at(content: dict[str, Any], path: str) -> Any:
+    """What the file has there; None inside a free table, of which msgspec does not say the key."""
+    value: Any = content
+    for step in _steps(path):
+        if isinstance(value, (list, tuple)):
+            value = value[int(step[1:-1])]
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def _explain_unknown(name: str, path: str, kind: type[Section]) -> str:
@@ -141,17 +169,29 @@ def _explain_unknown(name: str, path: str, kind: type[Section]) -> str:
 
 
 def _allowed_range(kind: type[Section], path: str) -> str:
-    """All that is allowed of a number or a word: msgspec names only the end that was missed, or nothing."""
+    """All that is allowed of a number or a word, and why where its type has a description.
+
+    msgspec names only the end that was missed, or nothing.
+    """
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     info = _type_at(kind, path)
-    for option in getattr(info, "types", (info,)):
+    for declared in getattr(info, "types", (info,)):
+        option, reason = _without_reason(declared)
         if isinstance(option, msgspec.inspect.LiteralType):
             return f"; allowed: {', '.join(map(str, option.values))}"
         ends = {end: getattr(option, end, None) for end in words}
         bounds = [f"{words[end]} {value:g}" for end, value in ends.items() if value is not None]
         if bounds:
-            return f"; allowed: {' and '.join(bounds)}"
+            return f"; allowed: {' and '.join(bounds)}{reason}"
     return ""
+
+
+def _without_reason(info: Any) -> tuple[Any, str]:
+    """A type, and its description in brackets."""
+    if not isinstance(info, msgspec.inspect.Metadata):
+        return info, ""
+    description = (info.extra_json_schema or {}).get("description")
+    return info.type, f" ({description})" if description else ""
 
 
 def _join(path: str, name: str) -> str:

@@ -23,6 +23,8 @@ __all__ = ["FLOOR_STEPS", "METHODS", "Method", "MethodConfig", "MethodRow", "gro
 Sparsity: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+# Far beyond what trains; float32 would make infinity of what is larger still.
+WeightDecay: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1000)]
 
 Reparametrisation = Literal["none", "power", "spectral", "auto-beta"]
 Exponent = Literal["max", "sigma"]
@@ -34,7 +36,9 @@ Uplink = Literal["whole", "weights", "delta"]
 Aggregation = Literal["mean", "nonzero-mean"]
 MaskRule = Literal["free", "fixed", "layer-density", "evolving", "last-round"]
 
+MIN_BETA = 1.0
 MAX_BETA = 10.0
+WHY_MIN_BETA = "below 1, zero weights have an infinite gradient"
 DEFAULT_SPARSITY = 0.95
 DEFAULT_WEIGHT_DECAY = 1e-3
 FLOOR_STEPS = 10_000
@@ -47,10 +51,10 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     name: str
     sparsity: Sparsity
     """The target: of what devices send, or of the last model where nothing is pruned before."""
-    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = DEFAULT_WEIGHT_DECAY
+    weight_decay: WeightDecay = DEFAULT_WEIGHT_DECAY
     reparametrisation: Reparametrisation = "power"
     """How theta, which the network computes with, comes from the weights w, which are trained and sent."""
-    beta: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    beta: float = 1.0
     """The exponent of `power`; 1 for all others."""
     exponent: Exponent = "max"
     """What `auto-beta` divides the mean magnitude of a layer by: its largest (paper) or its spectral norm (code)."""
@@ -83,6 +87,14 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Targets of groups of devices, where they differ; empty where they do not."""
     shares: tuple[Positive, ...] = ()
     """How many of a hundred, or of any such sum, belong to each group."""
+
+    def __post_init__(self) -> None:
+        # Not a bound of the type: msgspec passes this sentence on, and its own would have neither value nor reason.
+        if not MIN_BETA <= self.beta <= MAX_BETA:
+            raise ValueError(
+                f"key `beta` has value {self.beta}; allowed: at least {MIN_BETA:g} and at most {MAX_BETA:g} "
+                f"({WHY_MIN_BETA})"
+            )
 
     @property
     def masks_gradients(self) -> bool:
@@ -135,8 +147,8 @@ class MethodConfig(Section, frozen=True, kw_only=True):
 
     name: str = "sparsyfed"
     sparsity: Sparsity | None = None
-    beta: Annotated[float, msgspec.Meta(gt=0, le=MAX_BETA)] | None = None
-    weight_decay: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    beta: Annotated[float, msgspec.Meta(ge=MIN_BETA, le=MAX_BETA, description=WHY_MIN_BETA)] | None = None
+    weight_decay: WeightDecay | None = None
     exponent: Exponent | None = None
     prune_weights: Literal["copy", "in-place"] | None = None
     inference: Inference | None = None
@@ -250,7 +262,7 @@ def method_of(config: MethodConfig) -> Method:
         fallback = DEFAULT_SPARSITY if "sparsity" in row.options else 0.0
         fields["sparsity"] = min(config.sparsities or (fallback,))
     if config.beta is not None:
-        # At beta = 1 and below, a zero weight has a gradient.
+        # At beta = 1 a zero weight has a gradient.
         fields["zero_grad_at_zero"] = config.beta > 1
     return Method(name=config.name, **fields)
 

@@ -24,5 +24,9 @@ def test_every_round_falls_by_the_same_factor() -> None:
     assert factors == pytest.approx([0.5 ** (1 / 5)] * 4)
 
 
+def test_rates_too_far_apart_for_a_ratio_still_fall_to_almost_nothing() -> None:
+    assert 0 < learning_rate(4, 4, start=1000, end=5e-324) < 1e-300
+
+
 def test_equal_rates_stay_constant() -> None:
     assert {learning_rate(number, 4, start=0.2, end=0.2) for number in range(1, 5)} == {0.2}

@@ -1,9 +1,10 @@
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pytest
 
-from sparsyedge.edge.config import DeviceConfig, Section, load_config
+from sparsyedge.edge.config import DeviceConfig, Port, Section, load_config
 from sparsyedge.edge.errors import ConfigError
 
 SMALLEST = 'id = "pi-01"\n[data]\ndataset = "digits"\n'
@@ -91,10 +92,20 @@ def test_missing_key_is_named(tmp_path: Path) -> None:
         ('fleet = ""', "key `fleet` has value '': expected `str` matching"),
         ('fleet = "home\\n"', "key `fleet` has value 'home\\n': expected `str` matching"),
         ("broker = 3", "key `broker` has value 3: expected `object`, got `int`"),
+        ("idle_s = inf", "key `idle_s` has value inf: expected `float` <= 600.0; allowed: at least 0 and at most 600"),
+        ("idle_s = nan", "key `idle_s` has value nan: expected `float` >= 0.0; allowed: at least 0 and at most 600"),
     ],
 )
 def test_value_out_of_bounds_is_refused_with_what_is_allowed(tmp_path: Path, line: str, expected: str) -> None:
     assert expected in refuse(tmp_path, f"{line}\n{SMALLEST}")
+
+
+def test_infinity_is_refused_where_nothing_else_bounds_a_number(tmp_path: Path) -> None:
+    partition = "[data.partition]\ndevices = 2\nindex = 0\nalpha = inf\n"
+    sentence = "key `data.partition.alpha` has value inf: not a finite number; allowed: more than 0"
+    assert sentence in refuse(tmp_path, SMALLEST + partition)
+    sentence = "key `limits.min_free_disk_mb` has value inf: not a finite number; allowed: at least 0"
+    assert sentence in refuse(tmp_path, SMALLEST + "[limits]\nmin_free_disk_mb = 1e999\n")
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
@@ -120,23 +131,37 @@ def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 class Sensor(Section, frozen=True):
     pin: int
+    offset: float = 0.0
 
 
 class Board(Section, frozen=True):
     sensors: tuple[Sensor, ...] = ()
     limits: dict[str, int] = msgspec.field(default_factory=dict)
+    gains: dict[str, float] = msgspec.field(default_factory=dict)
+    pins: tuple[Port, ...] = ()
+    half: Annotated[float, msgspec.Meta(le=0.5, description="more is a whole")] | None = None
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("[[sensors]]\npin = 1\n[[sensors]]\npni = 2\n", r"unknown key `sensors\[1\]\.pni`; did you mean `pin`"),
-        ('[[sensors]]\npin = "x"\n', r"key `sensors\[0\]\.pin`: expected `int`, got `str`"),
+        ('[[sensors]]\npin = "x"\n', r"key `sensors\[0\]\.pin` has value 'x': expected `int`, got `str`"),
+        ("pins = [1, 0]\n", r"key `pins\[1\]` has value 0: expected `int` >= 1; allowed: at least 1 and at most 65535"),
         ('[limits]\nheat = "x"\n', r"key `limits\[\.\.\.\]`: expected `int`, got `str`"),
+        ("[[sensors]]\npin = 1\noffset = -inf\n", r"key `sensors\[0\]\.offset` has value -inf: not a finite number"),
+        ("[gains]\nheat = nan\n", r"key `gains\[heat\]` has value nan: not a finite number"),
     ],
 )
 def test_fault_inside_a_list_or_a_free_table_is_a_sentence_too(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "board.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=expected):
+        load_config(path, Board)
+
+
+def test_a_type_with_a_description_says_why_it_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "board.toml"
+    path.write_text("half = 0.7\n")
+    with pytest.raises(ConfigError, match=r"`half` has value 0\.7: .*allowed: at most 0\.5 \(more is a whole\)"):
         load_config(path, Board)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from sparsyedge.edge.cli import main
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.methods import METHODS, make_method
+from sparsyedge.edge.methods import METHODS, Method, make_method
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -17,10 +18,9 @@ def test_every_row_makes_a_method_that_carries_its_name(name: str) -> None:
     assert make_method(name).name == name
 
 
-def test_powers_of_one_and_below_let_zeros_grow_back() -> None:
+def test_powers_of_one_let_zeros_grow_back() -> None:
     assert make_method("sparsyfed", beta=1.0006).zero_grad_at_zero
     assert not make_method("sparsyfed", beta=1.0).zero_grad_at_zero
-    assert not make_method("sparsyfed", beta=0.9).zero_grad_at_zero
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,15 @@ def test_powers_of_one_and_below_let_zeros_grow_back() -> None:
         ("sparsyfed", {"sparsity": 1.0}, "key `sparsity` has value 1.0: .* at least 0 and less than 1"),
         ("sparsyfed", {"sparsity": -0.1}, "key `sparsity` has value -0.1: .* at least 0 and less than 1"),
         ("sparsyfed", {"sparsity": float("nan")}, "key `sparsity` has value nan"),
-        ("sparsyfed", {"beta": 0.0}, "key `beta` has value 0.0: .* more than 0 and at most 10"),
-        ("sparsyfed", {"beta": -1.0}, "key `beta` has value -1.0: .* more than 0 and at most 10"),
+        ("sparsyfed", {"beta": 0.9}, "key `beta` has value 0.9: .* at least 1 and at most 10 .*infinite gradient"),
+        ("sparsyfed", {"beta": -1.0}, "key `beta` has value -1.0: .* at least 1 and at most 10"),
+        ("sparsyfed", {"weight_decay": 1e39}, "key `weight_decay` has value 1e[+]39: .* at least 0 and at most 1000"),
         ("sparsyfed", {"uplink": "gradient"}, "key `uplink` has value 'gradient': .*allowed: delta, weights"),
-        ("sparsyfed", {"sparsities": [0.9, 1.5], "shares": [1, 1]}, r"key `sparsities\[1\]`: .*less than 1"),
+        (
+            "sparsyfed",
+            {"sparsities": [0.9, 1.5], "shares": [1, 1]},
+            r"key `sparsities\[1\]` has value 1.5: .*less than 1",
+        ),
         ("sparsyfed", {"sparsities": [0.9, 0.8], "shares": [1]}, "give one share per sparsity"),
         ("topk", {"beta": 1.25}, "key `method.beta` has value 1.25: method topk has no such option; it takes "),
         ("dense", {"sparsity": 0.5}, "key `method.sparsity` has value 0.5: method dense has no such option"),
@@ -44,6 +49,14 @@ def test_powers_of_one_and_below_let_zeros_grow_back() -> None:
 def test_what_a_method_cannot_be_is_refused_by_key_and_value(name: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         make_method(name, **options)
+
+
+def test_a_manifest_with_a_power_below_one_is_refused_with_the_reason() -> None:
+    content = msgspec.json.encode({**msgspec.to_builtins(make_method("sparsyfed")), "beta": 0.5})
+    with pytest.raises(
+        msgspec.ValidationError, match=r"`beta` has value 0\.5; allowed: at least 1 .*infinite gradient"
+    ):
+        msgspec.json.decode(content, type=Method)
 
 
 def test_groups_follow_the_number_of_a_device() -> None:
