@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["positive"]
+__all__ = ["positive", "positive_number"]
 
 
 def positive(text: str) -> int:
@@ -12,4 +12,12 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not allowed, at least 1 is needed")
+    return value
+
+
+def positive_number(text: str) -> float:
+    """A finite number above 0, for argparse."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not allowed, a number above 0 is needed")
     return value

@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.arguments import positive, positive_number
 from sparsyedge.benchmarks.machine import machine
 from sparsyedge.benchmarks.paired import Interval, paired_difference
 from sparsyedge.benchmarks.simulate import simulate
@@ -272,9 +272,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--devices", type=positive, default=100, help="devices in all (default: %(default)s)")
     parser.add_argument("--width", type=positive, default=8, help="of ResNet-18 (default: %(default)s)")
     parser.add_argument("--sparsity", type=float, default=0.95, help="(default: %(default)s)")
-    parser.add_argument("--alpha", type=float, default=1.0, help="of the devices' label mix (default: %(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=0.5, help="in the first round (default: %(default)s)")
-    parser.add_argument("--last-learning-rate", type=float, default=0.01, help="in the last (default: %(default)s)")
+    parser.add_argument(
+        "--alpha", type=positive_number, default=1.0, help="of the devices' label mix (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--learning-rate", type=positive_number, default=0.5, help="in the first round (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--last-learning-rate", type=positive_number, default=0.01, help="in the last (default: %(default)s)"
+    )
     parser.add_argument("--workers", type=positive, help="processes (default: one per core)")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/codecs"), help="where results are kept (default: %(default)s)"

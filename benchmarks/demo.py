@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.arguments import positive, positive_number
 from sparsyedge.benchmarks.broker import LocalBroker
 from sparsyedge.benchmarks.fleet import Fleet
 from sparsyedge.benchmarks.progress import LiveProgress
@@ -138,7 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--devices", type=positive, default=4, help="device processes (default: %(default)s)")
     parser.add_argument("--rounds", type=positive, help="rounds (default: the data set's preset)")
     parser.add_argument("--epochs", type=positive, help="local epochs per round (default: the data set's preset)")
-    parser.add_argument("--learning-rate", type=float, help="in the first round (default: the data set's preset)")
+    parser.add_argument(
+        "--learning-rate", type=positive_number, help="in the first round (default: the data set's preset)"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="the same seed ends in the same model (default: %(default)s)"
     )

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.arguments import positive, positive_number
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS, Row
 from sparsyedge.benchmarks.paper.report import as_document, print_experiment
 from sparsyedge.benchmarks.paper.runs import run_setting
@@ -91,13 +91,6 @@ def _runner(arguments: argparse.Namespace, console: Console) -> Run:
     return run
 
 
-def _rate(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed, a number above 0 is needed")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     tables = "\n".join(f"  {name:<18} {experiment.title}" for name, experiment in EXPERIMENTS.items())
     parser = argparse.ArgumentParser(
@@ -121,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=positive, help="in all runs (default: the experiment's, or the scale's)")
     parser.add_argument("--width", type=positive, help="channels of the first stage (default: the scale's)")
     parser.add_argument("--model", metavar="NAME", help="of images (default: the scale's)")
-    parser.add_argument("--learning-rate", type=_rate, help="in the first round (default: the scale's)")
+    parser.add_argument("--learning-rate", type=positive_number, help="in the first round (default: the scale's)")
     parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--data-dir", help="where data sets are (default: $SPARSYEDGE_DATA, then the user's cache)")
     parser.add_argument(
