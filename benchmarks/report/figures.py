@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from sparsyedge.benchmarks.report.mask_figures import layers, movement, overlap, sparsity
-from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, legend
+from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, Points, draw_runs, legend
 from sparsyedge.benchmarks.report.runs import ReportedRun
-from sparsyedge.benchmarks.report.style import PHASE_COLOURS, figure_style, run_looks
+from sparsyedge.benchmarks.report.style import PHASE_COLOURS, figure_style
 
 __all__ = ["FIGURES", "draw_all"]
 
@@ -37,18 +38,13 @@ def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
     ]
     if any(run.joules() is not None for run in runs):
         axes_of.append((f"energy, all devices (J, {_kinds(runs)})", ReportedRun.joules))
-    evaluated = [[record.test_accuracy for record in run.rounds] for run in runs]
-    if not any(value is not None for values in evaluated for value in values):
+    if all(record.test_accuracy is None for run in runs for record in run.rounds):
         return None
     rows = len(axes_of) // 3 + len(axes_of) % 3
     figure = Figure(figsize=(WIDTH_IN, 0.6 + 2.0 * rows))
     panels = figure.subplots(rows, len(axes_of) // rows, sharey=True, squeeze=False)
     for axes, (label, horizontal) in zip(panels.flat, axes_of, strict=True):
-        for run, values, look in zip(runs, evaluated, run_looks(len(runs)), strict=True):
-            places = horizontal(run)
-            if places is not None:
-                points = [(x, 100 * y) for x, y in zip(places, values, strict=True) if y is not None]
-                axes.plot(*zip(*points, strict=True), label=run.label, **look)
+        draw_runs(axes, runs, partial(_accuracies, across=horizontal))
         axes.set_xlabel(label)
         axes.set_xlim(left=0)
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -65,14 +61,7 @@ def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
     figure = Figure(figsize=(WIDTH_IN, 2.8))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, way in zip(panels, ("down", "up"), strict=True):
-        for run, look in zip(runs, run_looks(len(runs)), strict=True):
-            points = [
-                (record.round, record.dense_bytes * record.updates / moved)
-                for record in run.rounds
-                if (moved := record.bytes_down if way == "down" else record.bytes_up)
-            ]
-            if points:
-                axes.plot(*zip(*points, strict=True), label=run.label, **look)
+        draw_runs(axes, runs, partial(_savings, way=way))
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(f"{way}link", fontsize=9)
@@ -116,6 +105,26 @@ def timeline(runs: Sequence[ReportedRun]) -> Plot | None:
         "announcement of the round (dotted). Waiting is not shown."
     )
     return Plot("timeline", caption, figure)
+
+
+def _accuracies(run: ReportedRun, *, across: Callable[[ReportedRun], Sequence[float] | None]) -> Points:
+    """The rounds that were evaluated, by what `across` has of each."""
+    places = across(run)
+    if places is None:
+        return [], []
+    known = [(place, record.test_accuracy) for place, record in zip(places, run.rounds, strict=True)]
+    points = [(place, 100 * accuracy) for place, accuracy in known if accuracy is not None]
+    return [place for place, _ in points], [accuracy for _, accuracy in points]
+
+
+def _savings(run: ReportedRun, *, way: str) -> Points:
+    """How many times less than dense float32 each round moved, where it moved anything."""
+    points = [
+        (record.round, record.dense_bytes * record.updates / moved)
+        for record in run.rounds
+        if (moved := record.bytes_down if way == "down" else record.bytes_up)
+    ]
+    return [number for number, _ in points], [times for _, times in points]
 
 
 def _kinds(runs: Sequence[ReportedRun]) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
 
-__all__ = ["PHASE_COLOURS", "RUN_COLOURS", "RUN_MARKERS", "figure_style", "run_looks"]
+__all__ = ["PHASE_COLOURS", "RUN_COLOURS", "RUN_LINES", "RUN_MARKERS", "figure_style", "run_looks"]
 
 # Okabe and Ito's palette, the yellow left out: it vanishes on white.
 RUN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 # Shapes as well as colours, for a page that is printed in grey.
 RUN_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+RUN_LINES = ("-", "--", ":", "-.")
 PHASE_COLOURS = {
     "download": "#56B4E9",
     "train": "#0072B2",
@@ -44,6 +44,16 @@ def figure_style() -> Any:
 
 
 def run_looks(count: int) -> list[dict[str, Any]]:
-    """Colour and marker of each of `count` runs."""
-    looks = cycle(zip(RUN_COLOURS, RUN_MARKERS, strict=True))
-    return [{"color": colour, "marker": marker} for _, (colour, marker) in zip(range(count), looks, strict=False)]
+    """Colour, marker and line of each of `count` runs; 28 runs differ from each other even without the colours."""
+    looks = []
+    for place in range(count):
+        # Runs of one colour are a lap apart. Each lap has its own line, and its markers are a place further on.
+        lap = place // len(RUN_COLOURS)
+        looks.append(
+            {
+                "color": RUN_COLOURS[place % len(RUN_COLOURS)],
+                "marker": RUN_MARKERS[(place + lap) % len(RUN_MARKERS)],
+                "linestyle": RUN_LINES[lap % len(RUN_LINES)],
+            }
+        )
+    return looks

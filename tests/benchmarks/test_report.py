@@ -9,10 +9,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.collections import QuadMesh
 
 from sparsyedge.benchmarks.report.command import main
-from sparsyedge.benchmarks.report.runs import read_runs
+from sparsyedge.benchmarks.report.figures import FIGURES
+from sparsyedge.benchmarks.report.plot import Plot
+from sparsyedge.benchmarks.report.runs import ReportedRun, read_runs
+from sparsyedge.benchmarks.report.style import figure_style, run_looks
 from sparsyedge.coordinator.masks import Masks
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
@@ -22,16 +27,18 @@ from sparsyedge.edge.messages import Report
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 DEVICES = ("pi-01", "pi-02")
-FIGURES = {"regrown_global": 3.0, "l2_global": 1.0, "cosine_global": 0.9, "sparsity/conv1.weight": 0.3}
+METRICS = {"regrown_global": 3.0, "l2_global": 1.0, "cosine_global": 0.9, "sparsity/conv1.weight": 0.3}
 
 
-def make_run(directory: Path, *, rounds: int = 3, joules: float | None = 2.0, name: str = "test") -> Path:
+def make_run(
+    directory: Path, *, rounds: int = 3, joules: float | None = 2.0, name: str = "test", regrown: int | None = None
+) -> Path:
     store = Store.create(directory, name=name, fleet="lab", rounds=rounds, dense_bytes=1_000_000, config="")
     for number in range(1, rounds + 1):
         store.open_round(number, base=f"model-{number - 1}", base_nonzeros=9, learning_rate=0.1, cohort=DEVICES)
         for device in DEVICES:
             update = AcceptedUpdate(round=number, device=device, samples=10, sha256="", bytes=50_000, nonzeros=9)
-            store.accept_update(update, make_report(number, joules))
+            store.accept_update(update, make_report(number, joules, regrown))
         evaluation = Evaluation(accuracy=0.2 * number, loss=2.0 / number)
         closed = ClosedRound(
             round=number,
@@ -39,7 +46,7 @@ def make_run(directory: Path, *, rounds: int = 3, joules: float | None = 2.0, na
             seconds=10.0,
             global_sparsity=0.95,
             evaluation=evaluation,
-            metrics=FIGURES,
+            metrics=METRICS,
         )
         store.close_round(closed)
         Masks(directory, rounds=rounds).save(number, bytes([0b1111 >> number, 0b1010]))
@@ -47,7 +54,7 @@ def make_run(directory: Path, *, rounds: int = 3, joules: float | None = 2.0, na
     return directory
 
 
-def make_report(number: int, joules: float | None) -> Report:
+def make_report(number: int, joules: float | None, regrown: int | None) -> Report:
     return Report(
         round=number,
         run="test",
@@ -60,7 +67,23 @@ def make_report(number: int, joules: float | None) -> Report:
         energy_source="cpu-model" if joules else "none",
         energy_kind="modelled" if joules else "none",
         phases={"download": PhaseCost(1.0, joules), "train": PhaseCost(5.0, joules)},
+        regrown=regrown,
     )
+
+
+def draw(name: str, runs: list[ReportedRun]) -> Plot:
+    """One plot of a report; all of them would take seconds."""
+    (drawer,) = (each for each in FIGURES if each.__name__ == name)
+    with figure_style():
+        plot = drawer(runs)
+    assert plot is not None
+    return plot
+
+
+def maps_in(plot: Plot) -> list[str]:
+    """The titles of the panels that hold a map; the scale of colours has none."""
+    panels = [axes for axes in plot.figure.axes if any(isinstance(each, QuadMesh) for each in axes.collections)]
+    return [title for axes in panels if (title := axes.get_title())]
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +169,92 @@ def test_figure_is_given_for_the_rounds_that_have_it(tmp_path: Path) -> None:
     (run,) = read_runs([make_run(tmp_path / "run")])
     assert run.figure("regrown_global", first_round=2) == ([2, 3], [3.0, 3.0])
     assert run.figure("unheard_of") == ([], [])
+
+
+def test_no_two_of_twenty_runs_look_alike() -> None:
+    looks = run_looks(20)
+    assert len({tuple(sorted(look.items())) for look in looks}) == 20
+    without_colour = [(look["marker"], look["linestyle"]) for look in looks]
+    assert len(set(without_colour)) == 20, "told apart by colour alone, which a grey print does not have"
+
+
+def test_runs_of_one_colour_differ_in_marker_and_in_line() -> None:
+    looks = run_looks(20)
+    for place, look in enumerate(looks):
+        for other in looks[:place]:
+            if other["color"] == look["color"]:
+                assert other["marker"] != look["marker"]
+                assert other["linestyle"] != look["linestyle"]
+
+
+def test_every_line_shows_its_marker_however_short_the_run_is(tmp_path: Path) -> None:
+    runs = read_runs([make_run(tmp_path / f"run-{number}", rounds=1) for number in range(9)])
+    lines = draw("accuracy", runs).figure.axes[0].get_lines()
+    assert [line.get_markevery() for line in lines] == [(0, 1)] * 9
+
+
+def test_lines_of_one_colour_mark_different_rounds(tmp_path: Path) -> None:
+    # Seven colours, and a mark every seven rounds: the case in which they would fall together.
+    runs = read_runs([make_run(tmp_path / f"run-{number}", rounds=56) for number in (1, 2)]) * 4
+    lines = draw("traffic", runs).figure.axes[0].get_lines()
+    assert lines[0].get_color() == lines[7].get_color()
+    assert [lines[0].get_markevery(), lines[7].get_markevery()] == [(0, 7), (1, 7)]
+
+
+def test_legend_of_many_runs_takes_nothing_from_the_panels(tmp_path: Path) -> None:
+    runs = read_runs([make_run(tmp_path / f"run-with-a-long-name-{number}") for number in range(14)])
+    heights = []
+    for shown in (runs[:2], runs):
+        figure = draw("traffic", shown).figure
+        figure.draw_without_rendering()
+        heights.append(figure.axes[0].get_position().height * figure.get_figheight())
+    assert heights[1] == pytest.approx(heights[0], rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["layers", "overlap"])
+def test_every_run_has_its_map(tmp_path: Path, name: str) -> None:
+    runs = read_runs([make_run(tmp_path / f"run-{number}") for number in range(10)])
+    plot = draw(name, runs)
+    assert maps_in(plot) == [run.label for run in runs]
+    assert "left out" not in plot.caption
+
+
+@pytest.mark.parametrize("name", ["layers", "overlap"])
+def test_runs_beyond_the_room_for_maps_are_named_beneath_them(tmp_path: Path, name: str) -> None:
+    runs = read_runs([make_run(tmp_path / f"run-{number}") for number in range(14)])
+    plot = draw(name, runs)
+    assert maps_in(plot) == [run.label for run in runs[:12]]
+    assert "first 12 of 14 runs; left out: run-12, run-13." in plot.caption
+
+
+def test_run_that_has_nothing_to_map_is_named_beneath_the_maps(tmp_path: Path) -> None:
+    runs = read_runs([make_run(tmp_path / "long"), make_run(tmp_path / "short", rounds=1)])
+    plot = draw("overlap", runs)
+    assert maps_in(plot) == ["long"]
+    assert "Nothing to map in: short." in plot.caption
+
+
+def test_layers_of_every_model_have_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_run(tmp_path / "first")
+    monkeypatch.setitem(METRICS, "sparsity/fc.weight", 0.4)
+    runs = read_runs([first, make_run(tmp_path / "second")])
+    panel = draw("layers", runs).figure.axes[0]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["conv1", "fc"]
+
+
+def test_what_grew_back_on_devices_stands_beside_what_grew_back_in_the_model(tmp_path: Path) -> None:
+    runs = read_runs([make_run(tmp_path / "new", regrown=500), make_run(tmp_path / "old")])
+    plot = draw("sparsity", runs)
+    panels = {axes.get_title(): axes for axes in plot.figure.axes}
+    drawn = [np.asarray(line.get_ydata()).tolist() for line in panels["grown back on a device"].get_lines()]
+    assert drawn == [[500.0, 500.0], []]
+    assert "not yet pruned" in plot.caption
+
+
+def test_panel_of_devices_is_absent_where_no_run_counted_there(tmp_path: Path) -> None:
+    plot = draw("sparsity", read_runs([make_run(tmp_path / "old")]))
+    assert [axes.get_title() for axes in plot.figure.axes] == ["sparsity", "grown back in the model"]
+    assert "not yet pruned" not in plot.caption
 
 
 def test_run_without_a_finished_round_is_refused(tmp_path: Path) -> None:
