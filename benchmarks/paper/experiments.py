@@ -29,6 +29,8 @@ class Row:
     devices: int = 100
     model: str | None = None
     """Another one than the scale's, and than the user's."""
+    width: int | None = None
+    """The same of the width."""
     rounds: int | None = None
     """Another number than the scale's; at full scale only, and where the user names none."""
     paper: dict[str, str] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class Row:
                 devices=self.devices,
                 cohort=10,
                 rounds=rounds,
-                width=scale.width,
+                width=self.width or scale.width,
                 learning_rate=scale.learning_rate,
                 last_learning_rate=min(scale.learning_rate, scale.last_learning_rate),
                 eval_every=min(scale.eval_every, rounds),
@@ -94,11 +96,25 @@ def _grid(full: bool) -> tuple[Row, ...]:
                         )
                     )
     if not full:
+        rows += _wider(0.99)
         # One run that shows sound, on few devices: a subset of the clips is all that may be there.
         method = _tuned("sparsyfed", 0.95, "speech_commands", full=full)
         sound: dict[str, Any] = {"dataset": "speech_commands", "alpha": 1.0, "devices": 10}
         rows.append(Row(label="speech_commands a=1 sparsyfed 0.95", method=method, **sound))
     return tuple(rows)
+
+
+def _wider(sparsity: float) -> list[Row]:
+    """ZeroFL where it trains at so few weights, and SparsyFed beside it.
+
+    In the narrow net hardly a path leads from the image to a logit; and of the weights that grow on one device or two, a
+    mean over all of them leaves too little to last.
+    """
+    methods = (
+        _method("sparsyfed", sparsity),
+        _method("zerofl", sparsity, inference="trained", aggregation="nonzero-mean"),
+    )
+    return [Row(label=f"width 16 {method.name} {sparsity:g}", method=method, width=16) for method in methods]
 
 
 _PAPER_ACCURACY = {

@@ -166,7 +166,7 @@ def _differences(results: Results) -> Iterator[_Difference]:
 
 
 def _place(row: Row) -> tuple[Any, ...]:
-    return row.dataset, row.alpha, row.devices, row.model, row.method.sparsity, row.method.sparsities
+    return row.dataset, row.alpha, row.devices, row.model, row.width, row.method.sparsity, row.method.sparsities
 
 
 def _cell(column: str, values: Sequence[float | None], *, apart: str) -> str:
