@@ -121,7 +121,7 @@ def test_a_name_stays_when_methods_learn_new_options() -> None:
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_results_that_come_with_the_code_are_found_under_their_settings(path: Path) -> None:
     result = read_result(path)
-    assert msgspec.convert(result["setting"], Setting).key == path.stem
+    assert msgspec.convert(result["setting"], Setting).key == path.stem.removesuffix(".torch")
     assert figures(result["rounds"]) == pytest.approx(result["figures"])
     assert result["machine"]["commit"]
     assert "dirty" not in result["machine"]["commit"]
