@@ -9,7 +9,6 @@ from rich.console import Console
 from sparsyedge.benchmarks.progress import LiveProgress
 from sparsyedge.coordinator.records import RoundRecord
 
-
 CLOSED = RoundRecord(
     round=699,
     test_accuracy=0.987,
