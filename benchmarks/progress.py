@@ -35,13 +35,16 @@ class LiveProgress:
         """The first round that was opened here, and when: what rounds take is counted from there."""
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        # Where there is no terminal the bar would be one empty line at the end.
+        if self._console.is_interactive:
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._console.is_interactive:
+            self._progress.stop()
 
     def waiting(self, *, round_number: int, online: int, needed: int) -> None:
         self._show(f"waiting for devices before round {round_number}", online, needed)

@@ -38,6 +38,7 @@ LAYER_PREFIX = "sparsity/"
 
 CLASS_PREFIX = "accuracy_class/"
 LEVEL_PREFIX = "accuracy_at/"
+"""Begins the names of the accuracies at a group's target, which follows."""
 
 PIECE = 1 << 16
 """Entries that are looked at in float64 at a time."""

@@ -38,6 +38,7 @@ COMMANDS = {
 
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 # What a subcommand needs beyond the base install, which is a device's.
 EXTRAS = {
@@ -65,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         # Everything is cleaned up. Die of the signal, as whoever sent it expects.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
+        return EXIT_TERMINATED  # where the signal is blocked
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

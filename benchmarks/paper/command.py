@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -71,11 +70,7 @@ def _runner(arguments: argparse.Namespace, console: Console) -> Run:
     def run(setting: Setting) -> dict[str, Any]:
         if arguments.json:
             return observed(setting, SilentObserver())
-        progress = LiveProgress(console)
-        with ExitStack() as drawing:
-            # Where there is no terminal, lines are printed all the same, and the bar would leave an empty one.
-            if console.is_interactive:
-                drawing.enter_context(progress)
+        with LiveProgress(console) as progress:
             return observed(setting, progress)
 
     def observed(setting: Setting, observer: Observer) -> dict[str, Any]:
