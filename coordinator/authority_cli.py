@@ -200,8 +200,8 @@ def _sign(authority: Authority, artifacts: Path, libraries: list[Path]) -> int:
     from sparsyedge.coordinator.signing import sign
 
     signed = sign(authority, artifacts, libraries)
-    listed = ", ".join(f"{sha256[:12]}..." for sha256 in signed.manifest.op_libraries)
-    _say(f"signed {artifacts} with key {authority.signing_key[:12]}..., for op libraries {listed}")
+    listed = ", ".join(f"{library.platform} ({library.sha256[:12]}...)" for library in signed.manifest.op_libraries)
+    _say(f"signed {artifacts} with key {authority.signing_key[:12]}..., for the op libraries of {listed}")
     return 0
 
 

@@ -10,15 +10,18 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.coordinator.authority import Authority
-from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
+from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, OpLibrary
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.native import LIBRARY_NAME, library_path
 from sparsyedge.edge.signature import CONTEXT, SIGNATURE_NAME, check_signature
-from sparsyedge.edge.storage import sha256_file, write_atomically
+from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["load_signature", "sign"]
+__all__ = ["load_signature", "platform_of", "sign"]
 
 MAX_LIBRARY_BYTES = 256 << 20
+ELF_MAGIC = b"\x7fELF"
+ELF_HEADER_BYTES = 64
+ELF_MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 
 
 def sign(authority: Authority, directory: Path, libraries: Sequence[Path]) -> Artifacts:
@@ -27,8 +30,10 @@ def sign(authority: Authority, directory: Path, libraries: Sequence[Path]) -> Ar
     Without any, the library of this installation is meant. The manifest is written anew with their hashes in it.
     """
     artifacts = Artifacts.load(directory)
-    hashes = {_library_hash(path) for path in libraries} or {sha256_file(library_path())}
-    manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(sorted(hashes)))
+    contents = [_library_content(path) for path in libraries or [library_path()]]
+    known = {hashlib.sha256(content).hexdigest(): platform_of(content) for content in contents}
+    listed = sorted((OpLibrary(platform, sha256) for sha256, platform in known.items()), key=msgspec.structs.astuple)
+    manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(listed))
     signed = Artifacts(directory, manifest)
     # A crash in between leaves a signature that does not fit, which is refused, and never one that fits something else.
     signed.save_manifest()
@@ -54,14 +59,22 @@ def load_signature(directory: Path, *, signing_key: str, folder: Path) -> str:
     return signature
 
 
-def _library_hash(path: Path) -> str:
-    """The hash of the op library in a wheel, or of a library file."""
+def platform_of(library: bytes) -> str:
+    """What a shared library runs on, by its ELF header."""
+    if library[:4] != ELF_MAGIC or len(library) < ELF_HEADER_BYTES:
+        return "unknown"
+    machine = int.from_bytes(library[18:20], "little")
+    return f"linux-{ELF_MACHINES.get(machine, f'machine-{machine}')}"
+
+
+def _library_content(path: Path) -> bytes:
+    """The op library in a wheel, or a library file itself."""
     if not path.is_file():
         raise ArtifactError(f"no wheel or op library {path}; check the path")
     if not zipfile.is_zipfile(path):
-        return sha256_file(path)
+        return path.read_bytes()
     with zipfile.ZipFile(path) as wheel:
         inside = [entry for entry in wheel.infolist() if Path(entry.filename).name == LIBRARY_NAME]
         if len(inside) != 1 or inside[0].file_size > MAX_LIBRARY_BYTES:
             raise ArtifactError(f"{path} is not a wheel of sparsyedge: it does not hold one {LIBRARY_NAME}")
-        return hashlib.sha256(wheel.read(inside[0])).hexdigest()
+        return wheel.read(inside[0])

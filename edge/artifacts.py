@@ -16,6 +16,7 @@ from sparsyedge.edge.storage import sha256_file, write_atomically
 __all__ = [
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
+    "MAX_NAME",
     "PLAIN_ROLES",
     "STOCK_ROLES",
     "TRAINING_ROLES",
@@ -25,12 +26,14 @@ __all__ = [
     "FileRole",
     "Manifest",
     "Method",
+    "OpLibrary",
     "Parameter",
+    "SampleType",
     "decode_manifest",
     "encode_manifest",
 ]
 
-MANIFEST_VERSION = 3
+MANIFEST_VERSION = 4
 MANIFEST_NAME = "manifest.json"
 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
@@ -45,6 +48,11 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+SampleType = Literal["uint8", "int16", "float32"]
+"""How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
+MAX_NAME = 200
+"""Characters of a class's name."""
+ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +85,14 @@ class BatchNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Positions per sample (height x width) that the statistics are taken over."""
 
 
+class OpLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An op library that devices may run the graphs with."""
+
+    platform: Annotated[str, msgspec.Meta(max_length=64)]
+    """For people: devices go by the hash."""
+    sha256: Sha256
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a device must know about the artifacts before it loads one of them."""
 
@@ -99,8 +115,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     initial_model: Sha256
     """The model id of the state in the checkpoint."""
     files: dict[FileRole, File]
-    op_libraries: tuple[Sha256, ...] = ()
-    """The op libraries that devices may run the graphs with, by hash; filled in when the artifacts are signed."""
+    class_names: tuple[ClassName, ...] = ()
+    """What the classes are called, in the order of their numbers; empty where nobody named them."""
+    sample_type: SampleType = "uint8"
+    """What the model's data is stored as, and so how it is scaled; the delivered model does the same."""
+    op_libraries: tuple[OpLibrary, ...] = ()
+    """The op libraries that devices may run the graphs with; filled in when the artifacts are signed."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

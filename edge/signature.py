@@ -36,8 +36,8 @@ def check_signature(manifest: bytes, signature: str, *, signing_key: str) -> Non
 def check_library(manifest: Manifest, library: Path) -> None:
     """Raise ArtifactError unless the signed manifest lists this op library."""
     found = sha256_file(library)
-    if found not in manifest.op_libraries:
-        known = ", ".join(f"{sha256[:12]}..." for sha256 in manifest.op_libraries) or "none"
+    if found not in {signed.sha256 for signed in manifest.op_libraries}:
+        known = ", ".join(f"{signed.sha256[:12]}... ({signed.platform})" for signed in manifest.op_libraries) or "none"
         raise ArtifactError(
             f"the op library {library} has SHA-256 {found[:12]}..., the signed manifest lists {known}; install the "
             f"wheel that the operator signed, or sign again with `sparsyedge coordinator sign --op-library WHEEL`"

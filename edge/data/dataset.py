@@ -55,6 +55,8 @@ class Dataset:
     train: Samples
     test: Samples
     classes: int
+    names: tuple[str, ...] = ()
+    """What the classes are called, in the order of their numbers; empty where the data does not say."""
 
 
 def check(dataset: Dataset) -> None:

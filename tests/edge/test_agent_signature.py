@@ -28,7 +28,8 @@ def announce(coordinator: Coordinator, content: bytes, signature: str) -> RoundT
 
 
 def listed() -> bytes:
-    return manifest(op_libraries=[hashlib.sha256(library_path().read_bytes()).hexdigest()])
+    sha256 = hashlib.sha256(library_path().read_bytes()).hexdigest()
+    return manifest(op_libraries=[{"platform": "here", "sha256": sha256}])
 
 
 def test_signed_artifacts_are_trained(coordinator: Coordinator, make_agent: MakeAgent) -> None:
@@ -51,7 +52,7 @@ def test_other_artifacts_are_refused_with_a_reason_and_never_run(
         case "another key":
             signature = Ed25519PrivateKey.generate().sign(CONTEXT + content).hex()
         case _:
-            content = manifest(op_libraries=["ab" * 32])
+            content = manifest(op_libraries=[{"platform": "elsewhere", "sha256": "ab" * 32}])
             signature, reason = KEY.sign(CONTEXT + content).hex(), "the signed manifest lists"
     task = announce(coordinator, content, signature)
     agent = make_agent(signing_key=PUBLIC)
