@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -46,8 +47,14 @@ class LiveProgress:
         if self._console.is_interactive:
             self._progress.stop()
 
-    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
+    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
         self._show(f"waiting for devices before round {round_number}", online, needed)
+
+    def device_unfit(self, *, device: str, reason: str) -> None:
+        self._console.print(f"{device} does not train: {reason}", style="yellow", markup=False)
+
+    def member_replaced(self, *, round_number: int, device: str, substitute: str) -> None:
+        self._console.print(f"round {round_number}: {substitute} takes the place of {device}", markup=False)
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         self._rounds = rounds

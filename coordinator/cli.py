@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ __all__ = ["LineObserver", "main"]
 
 
 EXIT_INTERRUPTED = 130
+SHOWN_UNFIT = 5
 
 
 def main(argv: list[str]) -> int:
@@ -151,8 +152,16 @@ def _describe_run(run: RunRecord, closed: int) -> str:
 class LineObserver:
     """Prints one line per event."""
 
-    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
-        _say(f"round {round_number}: waiting for devices, {online} of {needed} online")
+    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
+        besides = f"; unfit: {', '.join(sorted(unfit)[:SHOWN_UNFIT])}" if unfit else ""
+        more = f" and {len(unfit) - SHOWN_UNFIT} more" if len(unfit) > SHOWN_UNFIT else ""
+        _say(f"round {round_number}: waiting for devices, {online} of {needed} ready{besides}{more}")
+
+    def device_unfit(self, *, device: str, reason: str) -> None:
+        _say(f"device {device} does not train: {reason}")
+
+    def member_replaced(self, *, round_number: int, device: str, substitute: str) -> None:
+        _say(f"round {round_number}: {substitute} takes the place of {device}")
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         _say(f"round {round_number} of {rounds}: open for {len(cohort)} devices, learning rate {learning_rate:.4f}")

@@ -11,6 +11,7 @@ __all__ = [
     "Command",
     "DeviceOffline",
     "DeviceOnline",
+    "DeviceUnfit",
     "Event",
     "ExtendRound",
     "FailRun",
@@ -22,6 +23,7 @@ __all__ = [
     "OpenRound",
     "PauseRequested",
     "Refuse",
+    "ReplaceMember",
     "ResumeRequested",
     "StopRequested",
     "Tick",
@@ -38,6 +40,15 @@ class DeviceOnline:
 
     device: str
     boot_id: str
+
+
+@dataclass(frozen=True)
+class DeviceUnfit:
+    """A device is there and will not train: in this round, or (0) until it says otherwise with DeviceOnline."""
+
+    device: str
+    boot_id: str
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,7 @@ class Interrupted:
 
 Event = (
     DeviceOnline
+    | DeviceUnfit
     | DeviceOffline
     | OfferReceived
     | ChunkReceived
@@ -158,6 +170,17 @@ class ExtendRound:
     cohort: tuple[str, ...]
     deadline_s: float
     extension: int
+
+
+@dataclass(frozen=True)
+class ReplaceMember:
+    """Announce the open round again: `substitute` has taken the place of a member that will not train."""
+
+    round: int
+    cohort: tuple[str, ...]
+    deadline_s: float
+    device: str
+    substitute: str
 
 
 @dataclass(frozen=True)
@@ -217,4 +240,15 @@ class FailRun:
     reason: str
 
 
-Command = OpenRound | ExtendRound | GrantUpload | VerifyUpdate | Accept | Refuse | CloseRound | FinishRun | FailRun
+Command = (
+    OpenRound
+    | ExtendRound
+    | ReplaceMember
+    | GrantUpload
+    | VerifyUpdate
+    | Accept
+    | Refuse
+    | CloseRound
+    | FinishRun
+    | FailRun
+)

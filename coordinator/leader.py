@@ -92,7 +92,8 @@ class Leader:
         self._refusals: Counter[tuple[int, str, str]] = Counter()
         self._opened_s = 0.0
         self._reported: set[str] = set()
-        self._declined: dict[str, str] = {}
+        self._unfit: dict[str, str] = {}
+        """Why devices do not train, as they last said."""
         self._awaited: set[str] = set()
         self._outcome: RunOutcome | None = None
         self._reason = ""
@@ -236,23 +237,28 @@ class Leader:
 
     def _note_status(self, message: inbox.StatusChanged) -> None:
         device, status = message.device, message.status
-        if status.unfit:
-            # It is there but does not train: no round may count on it until it says that it does.
-            if self._declined.get(device) != status.unfit:
-                self._count_refusal(device, f"declined: {status.unfit}")
-            self._declined[device] = status.unfit
-            status = msgspec.structs.replace(status, state="offline")
-        else:
-            self._declined.pop(device, None)
-        before = self._state.online
-        if status.state == "online":
-            self._feed(events.DeviceOnline(device, status.boot_id))
-        else:
+        before = self._state.online.get(device)
+        if status.state == "offline":
             self._feed(events.DeviceOffline(device, status.boot_id))
-        if self._state.online.get(device) != before.get(device):
+        elif status.unfit:
+            self._feed(events.DeviceUnfit(device, status.boot_id, status.unfit_round))
+        else:
+            self._feed(events.DeviceOnline(device, status.boot_id))
+        came_or_went = self._state.online.get(device) != before
+        if not came_or_went and status.state == "offline" and before is not None:
+            return  # the last will of an earlier start
+        if came_or_went or self._unfit.get(device, "") != status.unfit:
+            self._note_fitness(device, status)
             self._store.note_device(device, status)
             log.info("device %s is %s", device, status.state)
             self._note_waiting()
+
+    def _note_fitness(self, device: str, status: DeviceStatus) -> None:
+        if self._unfit.pop(device, "") != status.unfit and status.unfit:
+            log.warning("device %s does not train: %s", device, status.unfit)
+            self._observer.device_unfit(device=device, reason=status.unfit)
+        if status.unfit:
+            self._unfit[device] = status.unfit
 
     def _put_chunk(self, chunk: inbox.Chunk) -> None:
         upload = self._uploads.get(chunk.device, chunk.update)
@@ -278,7 +284,9 @@ class Leader:
         stage, plan = self._state.stage, self._state.plan
         if isinstance(stage, Waiting):
             needed = plan.min_devices if stage.round == 1 else plan.min_updates
-            self._observer.waiting(round_number=stage.round, online=len(self._state.online), needed=needed)
+            self._observer.waiting(
+                round_number=stage.round, online=len(self._state.ready), needed=needed, unfit=dict(self._unfit)
+            )
 
     # ---- events and commands -----------------------------------------------------------------------------------------
 
@@ -303,6 +311,8 @@ class Leader:
                 self._open_round(command)
             case events.ExtendRound():
                 self._extend_round(command)
+            case events.ReplaceMember():
+                self._replace_member(command)
             case events.GrantUpload():
                 if offer is not None:
                     self._grant(command.device, offer)
@@ -343,6 +353,13 @@ class Leader:
         self._store.extend_round(command.round, cohort=command.cohort, extensions=command.extension)
         self._board.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
         self._observer.round_extended(round_number=command.round, cohort=command.cohort, extension=command.extension)
+
+    def _replace_member(self, command: events.ReplaceMember) -> None:
+        self._store.replace_member(command.round, cohort=command.cohort)
+        self._board.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
+        self._observer.member_replaced(
+            round_number=command.round, device=command.device, substitute=command.substitute
+        )
 
     def _grant(self, device: str, offer: Offer) -> None:
         upload = self._uploads.begin(device, offer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from sparsyedge.coordinator.records import RoundRecord
@@ -12,8 +13,14 @@ __all__ = ["Observer", "SilentObserver"]
 class Observer(Protocol):
     """Is told what happens, in the coordinator's thread and in order; must not block for long."""
 
-    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
-        """A round cannot open yet; told again whenever a device comes or goes."""
+    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
+        """A round cannot open yet; told again whenever a device comes or goes. `unfit`: who will not train, and why."""
+
+    def device_unfit(self, *, device: str, reason: str) -> None:
+        """A device says that it will not train, or could not start."""
+
+    def member_replaced(self, *, round_number: int, device: str, substitute: str) -> None:
+        """A member of the cohort will not train, and another device has its place."""
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         """Devices were told to train."""
@@ -40,7 +47,13 @@ class Observer(Protocol):
 class SilentObserver:
     """Tells nobody."""
 
-    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
+    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
+        pass
+
+    def device_unfit(self, *, device: str, reason: str) -> None:
+        pass
+
+    def member_replaced(self, *, round_number: int, device: str, substitute: str) -> None:
         pass
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:

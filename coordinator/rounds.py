@@ -3,19 +3,21 @@
     Waiting -> Open       enough devices are online
     Open    -> Closing    cohort_size updates are in, or nobody is waited for any more and at least min_updates are
     Open    -> Open       the last deadline came with fewer: extended, absent members replaced
+    Open    -> Open       a member will not train and another device is there to take its place
     Open    -> Failed     it was extended too often
     Closing -> Waiting    the model is ready; on to Open at once where enough devices are online and nobody paused
     Closing -> Finished   the model is ready, and it was the last round or somebody asked to stop
 
 The owner feeds what happened and carries out the commands in order. What the rounds promise:
 
-- The cohort is drawn from the devices that are online when the round opens; who comes later takes part in the next one.
+- The cohort is drawn from the devices that are ready (online, and not unfit) when the round opens; who comes later takes
+  part in the next one, or in the place of a member that will not train.
 - One update is accepted per (round, device). The same hash offered again is answered `Accept` again, even just after
   the round has closed; another hash is refused.
 - A round that has `cohort_size` updates closes at once; with over-selection more devices than that are asked.
 - Every member has a deadline of its own, learned from its past, unless the user set one for all. A round with at least
-  min_updates waits until every other member has answered, has passed its deadline or, where deadlines are learned, has
-  been offline for a minute.
+  min_updates waits until every other member has answered, has passed its deadline, has said that it will not train or,
+  where deadlines are learned, has been offline for a minute.
 - Time comes before events: what arrives after the deadline finds the round closed, even when nobody ticked in between.
 """
 
@@ -34,6 +36,7 @@ from sparsyedge.coordinator.events import (
     Command,
     DeviceOffline,
     DeviceOnline,
+    DeviceUnfit,
     Event,
     ExtendRound,
     FailRun,
@@ -45,6 +48,7 @@ from sparsyedge.coordinator.events import (
     OpenRound,
     PauseRequested,
     Refuse,
+    ReplaceMember,
     ResumeRequested,
     StopRequested,
     Tick,
@@ -110,8 +114,9 @@ def advance(state: RunState, event: Event, now_s: float) -> Outcome:
 def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
     match event:
         case DeviceOnline():
-            online = {**state.online, event.device: event.boot_id}
-            return _open_if_enough(replace(state, online=online), now_s)
+            return _take_in(state, event, now_s)
+        case DeviceUnfit():
+            return _note_unfit(state, event, now_s)
         case DeviceOffline():
             return _take_offline(state, event, now_s), ()
         case OfferReceived():
@@ -173,7 +178,9 @@ def _waits_until(state: RunState, stage: Open) -> float:
 
 
 def _waits_for(state: RunState, stage: Open, device: str) -> float:
-    """A member's own deadline; less for one that is gone, unless the user set the deadline."""
+    """A member's own deadline; none for one that will not train; less for one that is gone, unless the user set it."""
+    if device in state.unfit and device not in stage.granted:
+        return stage.opened_s
     deadline_s = stage.deadlines[device]
     if state.plan.deadline_s is not None or device in state.online:
         return deadline_s
@@ -193,10 +200,10 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
     if not isinstance(stage, Waiting) or state.paused:
         return state, ()
     needed = plan.min_devices if stage.round == 1 else plan.min_updates
-    if len(state.online) < needed:
+    if len(state.ready) < needed:
         return state, ()
     cohort = sample_cohort(
-        state.online,
+        state.ready,
         plan.asked,
         seed=plan.seed,
         round_number=stage.round,
@@ -213,11 +220,70 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
     return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
 
 
+def _take_in(state: RunState, event: DeviceOnline, now_s: float) -> Outcome:
+    online = {**state.online, event.device: event.boot_id}
+    state = replace(state, online=online, unfit=_without(state.unfit, event.device))
+    stage = state.stage
+    if isinstance(stage, Open):
+        return _replace_unfit(state, stage, now_s)
+    return _open_if_enough(state, now_s)
+
+
+def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
+    """Do without the device: somebody else takes its place, or the round goes on with those that are left."""
+    stage = state.stage
+    if event.round and event.round < _present_round(state):
+        # What it could not do in an earlier round says nothing about this one.
+        return _take_in(state, DeviceOnline(event.device, event.boot_id), now_s)
+    state = replace(
+        state,
+        online={**state.online, event.device: event.boot_id},
+        unfit={**state.unfit, event.device: event.round},
+    )
+    if not isinstance(stage, Open):
+        return state, ()
+    state, commands = _replace_unfit(state, stage, now_s)
+    state, due = _pass_time(state, now_s)
+    return state, commands + due
+
+
+def _present_round(state: RunState) -> int:
+    stage = state.stage
+    return stage.round if isinstance(stage, Waiting | Open | Closing) else state.closed_round
+
+
+def _replace_unfit(state: RunState, stage: Open, now_s: float) -> Outcome:
+    """Give the places of members that will not train to devices that will, as far as there are any."""
+    commands: list[Command] = []
+    for device in stage.cohort if state.unfit else ():
+        if device not in state.unfit or device in stage.accepted or device in stage.granted:
+            continue
+        spare = state.ready - set(stage.cohort) - stage.replaced
+        plan = state.plan
+        drawn = sample_cohort(spare, 1, seed=plan.seed, round_number=stage.round, policy=plan.policy)
+        if not drawn:
+            break
+        cohort = tuple(sorted({*stage.cohort, *drawn} - {device}))
+        stage = replace(
+            stage,
+            cohort=cohort,
+            deadlines=_without(stage.deadlines, device) | _deadlines(state, drawn, now_s),
+            replaced=stage.replaced | {device},
+        )
+        commands.append(ReplaceMember(stage.round, cohort, stage.deadline_s, device, drawn[0]))
+    return replace(state, stage=stage), tuple(commands)
+
+
 def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunState:
     """Forget a device that left; its upload keeps its place, since a connection is often back within seconds."""
     if state.online.get(event.device) != event.boot_id:
         return state
-    return replace(state, online=_without(state.online, event.device), left_s={**state.left_s, event.device: now_s})
+    return replace(
+        state,
+        online=_without(state.online, event.device),
+        unfit=_without(state.unfit, event.device),
+        left_s={**state.left_s, event.device: now_s},
+    )
 
 
 def _answer_offer(state: RunState, offer: OfferReceived, now_s: float) -> Outcome:
@@ -330,7 +396,7 @@ def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
     if len(stage.accepted) < _wanted(state.plan, stage):
         # Nobody knows how long they would have needed, only that it is longer: they get longer next time.
         for device in stage.cohort:
-            if device in state.online and device not in stage.accepted:
+            if device in state.ready and device not in stage.accepted:
                 state = replace(state, times=remember(state.times, device, unanswered_s(now_s - stage.opened_s)))
     closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))
     return closed, (CloseRound(stage.round, tuple(sorted(stage.accepted))),)
@@ -338,8 +404,8 @@ def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
 
 def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
     """Give the round another deadline, with devices that are there in the places of members that are not."""
-    absent = [device for device in stage.cohort if device not in stage.accepted and device not in state.online]
-    spare = set(state.online) - set(stage.cohort)
+    absent = [device for device in stage.cohort if device not in stage.accepted and device not in state.ready]
+    spare = state.ready - set(stage.cohort)
     plan = state.plan
     substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=plan.policy)
     # An absent member that nobody can replace stays: it may still come back.
@@ -357,13 +423,15 @@ def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
 
 def _fail(state: RunState, stage: Open) -> Outcome:
     present = sum(device in state.online for device in stage.cohort)
+    unfit = sum(device in state.unfit for device in stage.cohort)
     fixed_s = state.plan.deadline_s
     deadlines = "deadlines of its devices" if fixed_s is None else f"deadlines of {fixed_s:g} s"
     reason = (
         f"round {stage.round} of run {state.plan.run} has {len(stage.accepted)} of {state.plan.min_updates} updates "
         f"that it needs, after {stage.extensions + 1} {deadlines}, and {present} of the "
-        f"{len(stage.cohort)} devices in its cohort are online; look at the devices' logs, or start a new run with a "
-        f"lower `min_updates` or a longer `deadline_s`"
+        f"{len(stage.cohort)} devices in its cohort are online{f', {unfit} of them unfit' if unfit else ''}; "
+        f"`sparsyedge coordinator devices` says why, or start a new run with a lower `min_updates` or a longer "
+        f"`deadline_s`"
     )
     return replace(state, stage=Failed(reason)), (FailRun(reason),)
 
@@ -374,7 +442,9 @@ def _next_round(state: RunState, event: ModelReady, now_s: float) -> Outcome:
         return state, ()
     if stage.round == state.plan.rounds or state.stopping:
         return _finish(state)
-    return _open_if_enough(replace(state, stage=Waiting(stage.round + 1, event.model)), now_s)
+    # Who was unfit for the round that is over may try the next one.
+    unfit = {device: number for device, number in state.unfit.items() if number == 0 or number > stage.round}
+    return _open_if_enough(replace(state, stage=Waiting(stage.round + 1, event.model), unfit=unfit), now_s)
 
 
 def _finish(state: RunState) -> Outcome:

@@ -65,6 +65,8 @@ class Open:
     deadlines: Mapping[str, float]
     """Until when each member is waited for."""
     extensions: int = 0
+    replaced: frozenset[str] = frozenset()
+    """Members that gave their place away: none of them comes back as a substitute in this round."""
     granted: Mapping[str, Granted] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
 
@@ -104,6 +106,8 @@ class RunState:
     stage: Stage
     online: Mapping[str, str] = field(default_factory=dict)
     """Boot id by device: a last will of an earlier start must not take a device away that has come back."""
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    """Devices that are online and will not train: in the round given, or (0) until they say otherwise."""
     left_s: Mapping[str, float] = field(default_factory=dict)
     """When each device that was online has left."""
     times: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -113,3 +117,8 @@ class RunState:
     closed_round: int = 0
     closed_accepted: Mapping[str, str] = field(default_factory=dict)
     """Hash by device of the round that closed last, for devices whose acknowledgement was lost."""
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """The devices that are online and will train."""
+        return frozenset(self.online) - frozenset(self.unfit)

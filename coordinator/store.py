@@ -181,6 +181,11 @@ class Store(StoreReader):
                 (json.dumps(cohort), extensions, round_number),
             )
 
+    def replace_member(self, round_number: int, *, cohort: tuple[str, ...]) -> None:
+        """Record the cohort in which another device has taken the place of one that will not train."""
+        with self._transaction() as db:
+            db.execute("UPDATE rounds SET cohort = ? WHERE round = ?", (json.dumps(cohort), round_number))
+
     def accept_update(self, update: AcceptedUpdate, report: Report) -> None:
         """Record an update and what it cost so far; a second one of the same device and round is a fault of ours."""
         with self._transaction() as db:

@@ -21,8 +21,17 @@ from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, joules_text, meter_text, peak_rss_mb
-from sparsyedge.edge.errors import DataError, FrameError, LinkError, SparsyedgeError, TrainingError
+from sparsyedge.edge.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    FrameError,
+    LinkError,
+    SparsyedgeError,
+    TrainingError,
+)
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
+from sparsyedge.edge.fitness import RETRY_FAILED_S, Fitness, Unfit
 from sparsyedge.edge.job import JobProgress, UnfinishedJob
 from sparsyedge.edge.limits import Limits
 from sparsyedge.edge.local_update import finish_update, needs_start, start_state, step_rule
@@ -42,6 +51,8 @@ __all__ = ["Action", "Agent", "check_fit", "decide", "describe"]
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
+PATIENT_RETRIES = 3
+"""How often a device fails to fetch or to deliver before it tells the coordinator."""
 REFRESH_S = 30.0
 """How often a device asks for the task and repeats its status: brokers drop messages silently when a queue is full."""
 VERDICT_S = 10.0
@@ -123,8 +134,9 @@ class Agent:
         self._until_finished = until_finished
         self._stopped = threading.Event()
         self._settled: str | None = None
-        self._misfit: tuple[str, str] | None = None
-        """A run that this device's data does not suit, and why."""
+        self._fitness = Fitness()
+        self._failures = 0
+        """In a row, to fetch or to deliver."""
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -148,7 +160,7 @@ class Agent:
         """
         while (task := self._courier.task) is not None and not self._stopped.is_set():
             action = self._decide(task)
-            if action not in (Action.TRAIN, Action.OFFER):
+            if action not in (Action.TRAIN, Action.OFFER) or self._fitness.unfit(task, time.monotonic()):
                 return
             self._take_part(task, action)
 
@@ -195,18 +207,12 @@ class Agent:
         return self._key(now) == self._key(task) and self._device in now.cohort
 
     def _is_fit(self) -> bool:
-        """Whether this device's own limits and its data let it train; the coordinator learns when that changes."""
-        reason = self._misfit_reason() or (self._limits.breach() if self._limits else None)
-        self._courier.say_fitness(reason or "")
-        return reason is None
-
-    def _misfit_reason(self) -> str | None:
-        """Why the present run is not for this device; another run may be."""
-        task = self._courier.task
-        if self._misfit is None or (task is not None and task.run != self._misfit[0]):
-            self._misfit = None
-            return None
-        return self._misfit[1]
+        """Whether nothing keeps this device from training; the coordinator learns when that changes, and why."""
+        unfit = self._fitness.unfit(self._courier.task, time.monotonic())
+        if unfit is None and (reason := self._courier.unreadable or (self._limits and self._limits.breach())):
+            unfit = Unfit(reason)
+        self._courier.say_fitness(unfit)
+        return unfit is None
 
     def _take_part(self, task: RoundTask, action: Action) -> None:
         """One attempt at one round; whatever goes wrong is one line in the log, and the device stays."""
@@ -214,20 +220,33 @@ class Agent:
             if action is Action.TRAIN:
                 self._make_update(task)
             self._deliver(task)
+            self._failures = 0
         except (Abandoned, JobCancelled):
             log.info("round %d is over, or this device is to stop; its work is dropped", task.round)
         except (LinkError, FrameError) as error:
-            log.warning("round %d: %s; trying again in %g s", task.round, error, RETRY_S)
-            self._pause(task)
-        except DataError as error:
+            self._retry(task, error)
+        except (ArtifactError, ConfigError, DataError) as error:
             # No later round would go better, so none may count on this device.
             log.error("round %d: %s; taking no part in run %s", task.round, error, task.run)
-            self._misfit = (task.run, str(error))
-            self._courier.say_fitness(str(error))
-            self._settled = self._key(task)
+            self._fitness.decline_run(task, str(error))
+            self._is_fit()
         except (SparsyedgeError, OSError) as error:
-            log.error("round %d: %s; waiting for the next round", task.round, error)
-            self._settled = self._key(task)
+            log.error("round %d: %s; trying again in %g s if the round is still open", task.round, error, RETRY_FAILED_S)
+            self._decline_round(task, error)
+
+    def _retry(self, task: RoundTask, error: SparsyedgeError) -> None:
+        """Try again soon: most of what goes wrong on the way passes. What does not, the coordinator must know."""
+        log.warning("round %d: %s; trying again in %g s", task.round, error, RETRY_S)
+        self._failures += 1
+        if self._failures >= PATIENT_RETRIES:
+            self._failures = 0
+            self._decline_round(task, error)
+        else:
+            self._pause(task)
+
+    def _decline_round(self, task: RoundTask, error: Exception) -> None:
+        self._fitness.decline_round(task, str(error), time.monotonic())
+        self._is_fit()
 
     def _pause(self, task: RoundTask) -> None:
         until_s = time.monotonic() + RETRY_S

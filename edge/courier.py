@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, LinkError
+from sparsyedge.edge.fitness import Unfit, as_text
 from sparsyedge.edge.link import Connected, Received
 from sparsyedge.edge.messages import (
-    MAX_TEXT,
     Accepted,
     Blob,
     DeviceStatus,
@@ -33,7 +34,7 @@ from sparsyedge.edge.messages import (
 )
 from sparsyedge.edge.transfer import Assembly, chunk_of, indices
 
-__all__ = ["Abandoned", "Courier", "Member", "offline_status"]
+__all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status"]
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +71,27 @@ def offline_status(boot_id: str) -> bytes:
     return encode(DeviceStatus(state="offline", boot_id=boot_id))
 
 
+def last_word(member: Member, reason: str) -> bytes:
+    """What a device says that cannot start at all."""
+    return encode(
+        DeviceStatus(state="offline", boot_id=member.boot_id, software=member.software, unfit=as_text(reason))
+    )
+
+
 class Courier:
     """A device's end of the protocol, over an open link; counts the bytes of the chunks that it carries."""
 
     def __init__(self, link: Channel, member: Member) -> None:
         self.task: RoundTask | None = None
         """The latest word of the coordinator."""
+        self.unreadable = ""
+        """Why that latest word could not be read; empty where it could."""
         self.bytes_down = 0
         self.bytes_up = 0
         self._link = link
         self._member = member
         self._topics = member.topics
-        self._unfit = ""
+        self._unfit: Unfit | None = None
         self._reply: Reply | None = None
         self._assembly: Assembly | None = None
         self._progress_s = 0.0
@@ -100,12 +110,19 @@ class Courier:
         self._link.subscribe(self._topics.round)
         self._say_hello()
 
-    def say_fitness(self, reason: str) -> None:
-        """Tell the coordinator when this device may no longer train, and why; or, with no reason, that it may again."""
-        if bool(reason) != bool(self._unfit):
-            self._unfit = reason[:MAX_TEXT]
-            log.warning("not training for now: %s", reason) if reason else log.info("within its limits again")
-            self._say_hello()
+    def say_fitness(self, unfit: Unfit | None) -> None:
+        """Tell the coordinator why this device does not train, or, with None, that it does again.
+
+        A reason that only changes its figures, like a temperature, goes out with the next refresh.
+        """
+        before, self._unfit = self._unfit, unfit
+        if _subject(before) == _subject(unfit):
+            return
+        if unfit is not None:
+            log.warning("not training: %s", unfit.reason)
+        else:
+            log.info("ready to train again")
+        self._say_hello()
 
     def leave(self) -> None:
         """Tell the coordinator that this device goes."""
@@ -149,21 +166,30 @@ class Courier:
             boot_id=member.boot_id,
             samples=member.samples,
             software=member.software,
-            unfit=self._unfit,
+            unfit=as_text(self._unfit.reason) if self._unfit else "",
+            unfit_round=self._unfit.round if self._unfit else 0,
         )
         self._publish_status(encode(status))
 
     def _dispatch(self, message: Received) -> None:
         match self._topics.parse(message.topic):
             case ("round",):
-                self.task = decode(message.payload, RoundTask) if message.payload else None
-                self._announced += 1
+                self._read_task(message.payload)
             case ("dev", _, "reply"):
                 self._reply = decode_reply(message.payload)
             case ("blob", sha256, index) if self._assembly and self._assembly.blob.sha256 == sha256:
                 self._put_chunk(self._assembly, index, message.payload)
             case _:
                 log.debug("nothing to do about a message on %s", message.topic)
+
+    def _read_task(self, payload: bytes) -> None:
+        try:
+            self.task = decode(payload, RoundTask) if payload else None
+        except FrameError as error:
+            self.unreadable = f"cannot read the coordinator's task: {error}; do both run the same version?"
+            raise
+        self.unreadable = ""
+        self._announced += 1
 
     def _put_chunk(self, assembly: Assembly, index: str, payload: bytes) -> None:
         if not payload and assembly.blob.bytes:
@@ -251,6 +277,11 @@ class Courier:
         # A grant that came meanwhile asks for what was just sent.
         if isinstance(self._reply, Grant):
             self._reply = None
+
+
+def _subject(unfit: Unfit | None) -> tuple[str, int] | None:
+    """What a reason is about, without its figures."""
+    return None if unfit is None else (re.sub(r"[\d.]+", "", unfit.reason), unfit.round)
 
 
 def _require(wanted: Callable[[], bool]) -> None:

@@ -17,10 +17,10 @@ from sparsyedge.edge import enrol
 from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
-from sparsyedge.edge.courier import Courier, Member, offline_status
+from sparsyedge.edge.courier import Courier, Member, last_word, offline_status
 from sparsyedge.edge.data import Samples, check_classes, lda_partition, load
 from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
-from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.errors import ConfigError, SparsyedgeError
 from sparsyedge.edge.identity import Identity
 from sparsyedge.edge.limits import Limits, read_vitals
 from sparsyedge.edge.link import Link
@@ -35,6 +35,9 @@ __all__ = ["load_samples", "main"]
 
 log = logging.getLogger(__name__)
 
+LAST_WORD_S = 5.0
+"""How long a device that cannot start tries to say so."""
+
 
 def main(argv: list[str]) -> int:
     """Run one device until it is stopped, or its run is finished; raises SparsyedgeError where it cannot start."""
@@ -43,10 +46,14 @@ def main(argv: list[str]) -> int:
     options = _parse(argv)
     config = load_config(options.config, DeviceConfig)
     _set_up_logging(config.id, options.log_level)
-    workbench = Workbench(threads=config.threads, runtime=options.runtime)
-    samples = load_samples(config.data)
+    try:
+        workbench = Workbench(threads=config.threads, runtime=options.runtime)
+        samples = load_samples(config.data)
+        meter = open_meter(config.meter)
+    except (SparsyedgeError, OSError) as error:
+        _leave_word(config, str(error))
+        raise
     log.info("%d samples of %s", len(samples), config.data.dataset)
-    meter = open_meter(config.meter)
     try:
         _run(config, samples, workbench, meter=meter, until_finished=options.until_finished)
     finally:
@@ -95,25 +102,46 @@ def _set_up_logging(device: str, level: str) -> None:
     logging.basicConfig(format=f"%(asctime)s {device} %(levelname)s %(message)s", level=level.upper(), force=True)
 
 
-def _run(
-    config: DeviceConfig, samples: Samples, workbench: Workbench, *, meter: EnergyMeter, until_finished: bool
-) -> None:
-    member = Member(
+def _leave_word(config: DeviceConfig, reason: str) -> None:
+    """Tell the fleet why this device cannot start, if the broker can be reached: nobody may be at its terminal."""
+    member = _member(config, samples=0)
+    try:
+        link = _link(config, member, _open_identity(config))
+        link.open(timeout_s=LAST_WORD_S)
+        try:
+            link.publish(member.topics.status(config.id), last_word(member, reason), retain=True, timeout_s=LAST_WORD_S)
+        finally:
+            link.close()
+    except (SparsyedgeError, OSError) as error:
+        log.warning("the coordinator could not be told: %s", error)
+
+
+def _member(config: DeviceConfig, *, samples: int) -> Member:
+    return Member(
         device=config.id,
         topics=Topics(config.fleet),
         boot_id=uuid.uuid4().hex,
         software=f"sparsyedge {metadata.version('sparsyedge')}",
-        samples=len(samples),
+        samples=samples,
     )
-    will = (member.topics.status(config.id), offline_status(member.boot_id))
-    identity = _open_identity(config)
-    link = Link(
+
+
+def _link(config: DeviceConfig, member: Member, identity: Identity | None) -> Link:
+    return Link(
         config.broker.host,
         config.broker.port,
         identity=f"{config.fleet}-{config.id}",
-        will=will,
+        will=(member.topics.status(config.id), offline_status(member.boot_id)),
         tls=identity.tls if identity else None,
     )
+
+
+def _run(
+    config: DeviceConfig, samples: Samples, workbench: Workbench, *, meter: EnergyMeter, until_finished: bool
+) -> None:
+    member = _member(config, samples=len(samples))
+    identity = _open_identity(config)
+    link = _link(config, member, identity)
     # A folder per device, so that several on one machine can share the default.
     work_dir = Path(config.work_dir).expanduser() / config.fleet / config.id
     remove_leftovers(work_dir)

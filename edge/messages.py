@@ -49,7 +49,7 @@ MAX_COHORT = 100_000
 MAX_DELTAS = 8
 MAX_BLOBS = 64
 """A run has a dozen on the broker at a time."""
-MAX_TEXT = 200
+MAX_TEXT = 300
 """Characters of a text that a device says of itself."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -136,7 +136,9 @@ class DeviceStatus(Message, frozen=True):
     samples: Count = 0
     software: str = ""
     unfit: str = ""
-    """Why a device that is online does not train now: one of its own limits. Empty where it may."""
+    """Why the device does not train; empty where it does. With `offline`, why it could not even start."""
+    unfit_round: Count = 0
+    """The one round that `unfit` is about; 0 where it holds until the device says otherwise."""
 
 
 class Report(Message, frozen=True):
