@@ -77,6 +77,9 @@ class LiveProgress:
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
         self._console.print(f"round {round_number}: refused {device}: {reason}", style="yellow", markup=False)
 
+    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
+        """The bar shows how many are missing."""
+
     def round_closed(self, record: RoundRecord) -> None:
         dense = record.dense_bytes * record.updates
         accuracy = "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}"

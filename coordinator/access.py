@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.enrolment import serving
-from sparsyedge.coordinator.signing import load_signature
+from sparsyedge.coordinator.signing import load_signature, unsigned_libraries
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.link import Link
 
-__all__ = ["answering", "make_link", "manifest_signature", "open_authority"]
+__all__ = ["answering", "make_link", "manifest_signature", "open_authority", "warn_of_unsigned_libraries"]
+
+log = logging.getLogger(__name__)
 
 
 def open_authority(config: RunConfig) -> Authority | None:
@@ -48,6 +51,21 @@ def manifest_signature(config: RunConfig) -> str:
     if authority is None:
         return ""
     return load_signature(config.artifacts_path, signing_key=authority.signing_key, folder=authority.folder)
+
+
+def warn_of_unsigned_libraries(config: RunConfig) -> None:
+    """Say which devices of the fleet will refuse the artifacts, because they were signed before those were made."""
+    authority = open_authority(config)
+    for library in unsigned_libraries(authority, config.artifacts_path) if authority else ():
+        log.warning(
+            "devices with the op library %s... (%s) will refuse %s, which is not signed for it; run `sparsyedge "
+            "coordinator sign %s --dir %s` and start again",
+            library.sha256[:12],
+            library.platform,
+            config.artifacts_path,
+            config.artifacts_path,
+            authority.folder if authority else "",
+        )
 
 
 @contextmanager

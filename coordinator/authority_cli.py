@@ -61,7 +61,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="append",
         default=[],
         metavar="WHEEL",
-        help="a wheel that devices install (repeat for several platforms); default: the op library installed here",
+        help="one more wheel that devices install, beside the op library of this installation and those on record",
     )
     library = commands.add_parser("library", help="show or record which op libraries the devices of this fleet have")
     library.add_argument(
@@ -209,6 +209,12 @@ def _sign(authority: Authority, artifacts: Path, libraries: list[Path]) -> int:
     signed = sign(authority, artifacts, libraries)
     listed = ", ".join(f"{library.platform} ({library.sha256[:12]}...)" for library in signed.manifest.op_libraries)
     _say(f"signed {artifacts} with key {authority.signing_key[:12]}..., for the op libraries of {listed}")
+    if not any("aarch64" in library.platform for library in signed.manifest.op_libraries):
+        _say(
+            "note: none of them is for 64-bit ARM, so Raspberry Pis and phones will refuse these artifacts; "
+            "`sparsyedge flash` records what it puts on cards, or run `sparsyedge coordinator library WHEEL "
+            f"--dir {authority.folder}`, then sign again"
+        )
     return 0
 
 

@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,8 @@ __all__ = ["LineObserver", "main"]
 
 
 EXIT_INTERRUPTED = 130
-SHOWN_UNFIT = 5
+SHOWN = 5
+"""Devices that one line names."""
 
 
 def main(argv: list[str]) -> int:
@@ -149,13 +150,18 @@ def _describe_run(run: RunRecord, closed: int) -> str:
     return f"{line}; {run.reason}" if run.reason else line
 
 
+def _some(names: Sequence[str]) -> str:
+    """The first of the names, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
 class LineObserver:
     """Prints one line per event."""
 
     def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
-        besides = f"; unfit: {', '.join(sorted(unfit)[:SHOWN_UNFIT])}" if unfit else ""
-        more = f" and {len(unfit) - SHOWN_UNFIT} more" if len(unfit) > SHOWN_UNFIT else ""
-        _say(f"round {round_number}: waiting for devices, {online} of {needed} ready{besides}{more}")
+        besides = f"; unfit: {_some(sorted(unfit))}" if unfit else ""
+        _say(f"round {round_number}: waiting for devices, {online} of {needed} ready{besides}")
 
     def device_unfit(self, *, device: str, reason: str) -> None:
         _say(f"device {device} does not train: {reason}")
@@ -177,6 +183,10 @@ class LineObserver:
 
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
         _say(f"round {round_number}: refused from {device}: {reason}")
+
+    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
+        names = _some([f"{device} ({doing})" for device, doing in sorted(awaited.items())])
+        _say(f"round {round_number}: waiting for {names}, for {max(0.0, left_s) / 60:.0f} min at most")
 
     def round_closed(self, record: RoundRecord) -> None:
         accuracy = _optional(record.test_accuracy, "{:.2%}")

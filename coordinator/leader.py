@@ -13,8 +13,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Literal
 
-import msgspec
-
 from sparsyedge.coordinator import events, inbox
 from sparsyedge.coordinator.bans import BANNED, Bans
 from sparsyedge.coordinator.board import Board
@@ -52,6 +50,8 @@ POLL_S = 0.25
 TICK_S = 1.0
 TOUCH_S = 10.0
 LAST_REPORTS_S = 5.0
+REMIND_S = 60.0
+"""How often a run that waits says for whom."""
 MAX_UPLOAD_BYTES = 32 << 20
 """What all uploads in flight may take together, however many devices there are; half of what the link's inbox holds."""
 MIN_UPLOAD_BYTES = 4 << 20
@@ -100,7 +100,7 @@ class Leader:
         self._interrupted = interrupted
         self._check = check
         self._bans = Bans(config)
-        self._ticked_s = self._touched_s = clock()
+        self._ticked_s = self._touched_s = self._reminded_s = clock()
 
     def lead(self) -> RunOutcome:
         """Go through the rounds; blocks until the run is over. Raises RunError where a round could not be completed."""
@@ -166,6 +166,9 @@ class Leader:
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s
             self._store.touch()
+        if now_s - self._reminded_s >= REMIND_S:
+            self._reminded_s = now_s
+            self._remind(now_s)
         requests = self._store.requests()
         if not self._state.stopping and "stop" in requests:
             self._feed(events.StopRequested())
@@ -288,6 +291,19 @@ class Leader:
                 round_number=stage.round, online=len(self._state.ready), needed=needed, unfit=dict(self._unfit)
             )
 
+    def _remind(self, now_s: float) -> None:
+        """Say again for whom the run waits."""
+        self._note_waiting()
+        stage = self._state.stage
+        if isinstance(stage, Open):
+            awaited = {device: self._doing(device) for device in stage.cohort if device not in stage.accepted}
+            self._observer.awaiting(round_number=stage.round, awaited=awaited, left_s=stage.deadline_s - now_s)
+
+    def _doing(self, device: str) -> str:
+        if device in self._state.unfit:
+            return "unfit"
+        return "training" if device in self._state.online else "offline"
+
     # ---- events and commands -----------------------------------------------------------------------------------------
 
     def _feed(self, event: events.Event, offer: Offer | None = None) -> None:
@@ -333,7 +349,7 @@ class Leader:
 
     def _open_round(self, command: events.OpenRound) -> None:
         now_s = self._clock()
-        self._opened_s = now_s
+        self._opened_s = self._reminded_s = now_s
         self._awaited.clear()
         self._reported.clear()
         rate = self._board.learning_rate(command.round)
@@ -357,9 +373,7 @@ class Leader:
     def _replace_member(self, command: events.ReplaceMember) -> None:
         self._store.replace_member(command.round, cohort=command.cohort)
         self._board.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
-        self._observer.member_replaced(
-            round_number=command.round, device=command.device, substitute=command.substitute
-        )
+        self._observer.member_replaced(round_number=command.round, device=command.device, substitute=command.substitute)
 
     def _grant(self, device: str, offer: Offer) -> None:
         upload = self._uploads.begin(device, offer)

@@ -37,6 +37,9 @@ class Observer(Protocol):
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
         """Something that a device sent was not taken."""
 
+    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
+        """A round has been open for a while; `awaited` says what the members that are missing do."""
+
     def round_closed(self, record: RoundRecord) -> None:
         """A round is averaged, evaluated and recorded."""
 
@@ -69,6 +72,9 @@ class SilentObserver:
         pass
 
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
+        pass
+
+    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
         pass
 
     def round_closed(self, record: RoundRecord) -> None:

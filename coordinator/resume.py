@@ -21,7 +21,7 @@ def resume_store(config: RunConfig, artifacts: Artifacts) -> Store:
     try:
         _check_state(config, store)
         check_same_run(config, store)
-        if store.manifest_sha256() != artifacts.manifest_sha256:
+        if store.artifacts_id() != artifacts.id:
             raise RunError(
                 f"the run in {config.run_path} was begun with other artifacts than those in {artifacts.directory}; "
                 f"point `artifacts` at the ones that it was begun with, or choose another `run_dir`"

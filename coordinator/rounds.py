@@ -10,8 +10,8 @@
 
 The owner feeds what happened and carries out the commands in order. What the rounds promise:
 
-- The cohort is drawn from the devices that are ready (online, and not unfit) when the round opens; who comes later takes
-  part in the next one, or in the place of a member that will not train.
+- The cohort is drawn from the devices that are ready (online, and not unfit) when the round opens; who comes later
+  takes part in the next one, or in the place of a member that will not train.
 - One update is accepted per (round, device). The same hash offered again is answered `Accept` again, even just after
   the round has closed; another hash is refused.
 - A round that has `cohort_size` updates closes at once; with over-selection more devices than that are asked.

@@ -18,7 +18,7 @@ CREATE TABLE run (
     dense_bytes INTEGER NOT NULL,
     model_id TEXT NOT NULL,
     model_sha256 TEXT,
-    manifest_sha256 TEXT NOT NULL DEFAULT '',
+    artifacts_id TEXT NOT NULL DEFAULT '',
     config TEXT NOT NULL
 );
 CREATE TABLE devices (

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.access import make_link, manifest_signature
+from sparsyedge.coordinator.access import make_link, manifest_signature, warn_of_unsigned_libraries
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.evaluate import Evaluator, check_fit
 from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
@@ -59,6 +59,7 @@ def prepare(
     artifacts = Artifacts.load(config.artifacts_path)
     _check_method(config, artifacts)
     manifest_signature(config)
+    warn_of_unsigned_libraries(config)
     dataset = load(config.dataset, config.data_path)
     check_fit(dataset, artifacts.manifest)
     return Coordinator(
@@ -152,7 +153,7 @@ class Coordinator:
             fleet=config.fleet,
             rounds=config.rounds,
             dense_bytes=dense_bytes(self._initial),
-            manifest_sha256=self._artifacts.manifest_sha256,
+            artifacts_id=self._artifacts.id,
             config=msgspec.json.encode(config).decode(),
         )
 

@@ -9,25 +9,26 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.coordinator.authority import Authority
-from sparsyedge.coordinator.libraries import library_content, platform_of
+from sparsyedge.coordinator.libraries import known_libraries, library_content, platform_of
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, OpLibrary
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.signature import CONTEXT, SIGNATURE_NAME, check_signature
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["load_signature", "sign"]
+__all__ = ["load_signature", "sign", "unsigned_libraries"]
 
 
-def sign(authority: Authority, directory: Path, libraries: Sequence[Path]) -> Artifacts:
-    """Sign artifacts for devices with these op libraries (wheels, or the libraries themselves).
+def sign(authority: Authority, directory: Path, libraries: Sequence[Path] = ()) -> Artifacts:
+    """Sign artifacts for the op libraries that the fleet has; the manifest is written anew with their hashes in it.
 
-    Without any, the library of this installation is meant. The manifest is written anew with their hashes in it.
+    Those are this installation's, the ones on record in the authority's folder, and `libraries` (wheels, or the
+    libraries themselves).
     """
     artifacts = Artifacts.load(directory)
-    contents = [library_content(path) for path in libraries or [library_path()]]
-    known = {hashlib.sha256(content).hexdigest(): platform_of(content) for content in contents}
-    listed = sorted((OpLibrary(platform, sha256) for sha256, platform in known.items()), key=msgspec.structs.astuple)
+    contents = [library_content(path) for path in (library_path(), *libraries)]
+    meant = {OpLibrary(platform_of(content), hashlib.sha256(content).hexdigest()) for content in contents}
+    listed = sorted(meant | set(known_libraries(authority.folder)), key=msgspec.structs.astuple)
     manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(listed))
     signed = Artifacts(directory, manifest)
     # A crash in between leaves a signature that does not fit, which is refused, and never one that fits something else.
@@ -36,6 +37,12 @@ def sign(authority: Authority, directory: Path, libraries: Sequence[Path]) -> Ar
     signature = authority.private_signing_key().sign(CONTEXT + content).hex()
     write_atomically(directory / SIGNATURE_NAME, f"{signature}\n".encode())
     return signed
+
+
+def unsigned_libraries(authority: Authority, directory: Path) -> tuple[OpLibrary, ...]:
+    """The op libraries on record whose devices would refuse these artifacts."""
+    signed = {library.sha256 for library in Artifacts.load(directory).manifest.op_libraries}
+    return tuple(library for library in known_libraries(authority.folder) if library.sha256 not in signed)
 
 
 def load_signature(directory: Path, *, signing_key: str, folder: Path) -> str:

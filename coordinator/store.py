@@ -65,7 +65,7 @@ class Store(StoreReader):
         rounds: int,
         dense_bytes: int,
         config: str,
-        manifest_sha256: str = "",
+        artifacts_id: str = "",
     ) -> Self:
         """A new store in `run_dir`; raises RunError where a run is there already, which is never overwritten."""
         path = run_dir / STORE_NAME
@@ -82,8 +82,8 @@ class Store(StoreReader):
         with store._db as db:
             db.execute(
                 "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, "
-                "manifest_sha256, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?)",
-                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, manifest_sha256, config),
+                "artifacts_id, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?)",
+                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, artifacts_id, config),
             )
         crash_point("before-commit")
         # The version comes last: a store without it was cut short and is refused.

@@ -72,10 +72,10 @@ class StoreReader:
         config: str = self._db.execute("SELECT config FROM run").fetchone()[0]
         return config
 
-    def manifest_sha256(self) -> str:
-        """The manifest of the artifacts that the run was begun with."""
-        sha256: str = self._db.execute("SELECT manifest_sha256 FROM run").fetchone()[0]
-        return sha256
+    def artifacts_id(self) -> str:
+        """The id of the artifacts that the run was begun with."""
+        found: str = self._db.execute("SELECT artifacts_id FROM run").fetchone()[0]
+        return found
 
     def progress(self) -> Progress:
         """How far the run is: what a coordinator must know to go on with it."""

@@ -231,7 +231,9 @@ class Agent:
             self._fitness.decline_run(task, str(error))
             self._is_fit()
         except (SparsyedgeError, OSError) as error:
-            log.error("round %d: %s; trying again in %g s if the round is still open", task.round, error, RETRY_FAILED_S)
+            log.error(
+                "round %d: %s; trying again in %g s if the round is still open", task.round, error, RETRY_FAILED_S
+            )
             self._decline_round(task, error)
 
     def _retry(self, task: RoundTask, error: SparsyedgeError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -154,9 +155,9 @@ class Artifacts:
         return cls(directory, manifest)
 
     @property
-    def manifest_sha256(self) -> str:
-        """The hash of the manifest, which holds those of all files."""
-        return sha256_file(self.directory / MANIFEST_NAME)
+    def id(self) -> str:
+        """The hash of all that decides what is trained: the same before and after signing."""
+        return hashlib.sha256(encode_manifest(msgspec.structs.replace(self.manifest, op_libraries=()))).hexdigest()
 
     def path(self, role: FileRole) -> Path:
         """Where the file of that role is."""

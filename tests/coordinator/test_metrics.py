@@ -112,7 +112,7 @@ def test_masks_on_disk_come_back_in_order_of_rounds(tmp_path: Path) -> None:
 
 def test_csv_has_a_line_per_closed_round_and_a_column_per_figure(tmp_path: Path) -> None:
     with closing(
-        Store.create(tmp_path, name="run", fleet="f", rounds=2, dense_bytes=4, manifest_sha256="0" * 64, config="{}")
+        Store.create(tmp_path, name="run", fleet="f", rounds=2, dense_bytes=4, artifacts_id="0" * 64, config="{}")
     ) as store:
         for number, evaluation in (
             (1, None),

@@ -20,7 +20,7 @@ from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.lease import FleetLease
 from sparsyedge.coordinator.lock import RunLock
 from sparsyedge.coordinator.store import STORE_NAME, ClosedRound, Store
-from sparsyedge.edge.artifacts import File
+from sparsyedge.edge.artifacts import Artifacts, File
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.link import Link, Received
@@ -201,8 +201,8 @@ def test_a_run_does_not_go_on_with_other_artifacts(fleet: Fleet) -> None:
     (device,) = fleet.join("d1")
     device.until_round(1)
     interrupt(run)
-    manifest = fleet.artifacts.directory / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    other = msgspec.structs.replace(fleet.artifacts.manifest, seed=99)
+    fleet.artifacts = Artifacts(fleet.artifacts.directory, other)
     with pytest.raises(RunError, match="was begun with other artifacts"):
         fleet.start().result()
 

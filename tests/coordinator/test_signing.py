@@ -10,11 +10,13 @@ import msgspec
 import pytest
 from fixtures.secured import make_authority
 
-from sparsyedge.coordinator.access import manifest_signature
+from sparsyedge.coordinator.access import manifest_signature, warn_of_unsigned_libraries
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.libraries import record
 from sparsyedge.coordinator.signing import sign
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, decode_manifest, encode_manifest
+from sparsyedge.edge.cli import main
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.native import LIBRARY_NAME, library_path
 from sparsyedge.edge.signature import SIGNATURE_NAME, check_library, check_signature
@@ -62,7 +64,8 @@ def test_the_op_library_of_a_wheel_is_listed_by_its_hash(
     content, _ = signed_manifest(artifacts.directory)
     assert decode_manifest(content, source="it") == manifest
     listed = {library.sha256 for library in manifest.op_libraries}
-    assert listed == {hashlib.sha256(name).hexdigest() for name in (b"x86_64", b"aarch64")}
+    here = hashlib.sha256(library_path().read_bytes()).hexdigest()
+    assert listed == {here, *(hashlib.sha256(name).hexdigest() for name in (b"x86_64", b"aarch64"))}
     installed = tmp_path / LIBRARY_NAME
     installed.write_bytes(b"aarch64")
     check_library(manifest, installed)
@@ -73,6 +76,51 @@ def test_the_op_library_of_a_wheel_is_listed_by_its_hash(
 
 def test_without_a_wheel_the_installed_op_library_is_meant(authority: Authority, artifacts: Artifacts) -> None:
     check_library(sign(authority, artifacts.directory, []).manifest, library_path())
+
+
+def arm_wheel(folder: Path) -> Path:
+    """A wheel with something that has the ELF header of a 64-bit ARM library."""
+    header = bytearray(64)
+    header[:4], header[18:20] = b"\x7fELF", (183).to_bytes(2, "little")
+    wheel = folder / "sparsyedge-0-py3-none-manylinux_2_34_aarch64.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr(f"sparsyedge/edge/native/{LIBRARY_NAME}", bytes(header))
+    return wheel
+
+
+def test_artifacts_are_signed_once_for_all_platforms_that_the_fleet_has(
+    authority: Authority, artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["coordinator", "sign", str(artifacts.directory), "--dir", str(authority.folder)]
+    assert main(command) == 0
+    assert "none of them is for 64-bit ARM, so Raspberry Pis and phones will refuse" in capsys.readouterr().out
+    record(authority.folder, [arm_wheel(tmp_path)])
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "linux-aarch64" in said
+    assert "linux-x86_64" in said
+    assert "note:" not in said
+    platforms = [library.platform for library in Artifacts.load(artifacts.directory).manifest.op_libraries]
+    assert platforms == ["linux-aarch64", "linux-x86_64"]
+
+
+def test_a_run_says_which_devices_will_refuse_artifacts_that_were_signed_before_they_were_made(
+    authority: Authority, artifacts: Artifacts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sign(authority, artifacts.directory)
+    warn_of_unsigned_libraries(run_config(authority, artifacts))
+    assert caplog.text == ""
+    record(authority.folder, [arm_wheel(tmp_path)])
+    warn_of_unsigned_libraries(run_config(authority, artifacts))
+    assert "(linux-aarch64) will refuse" in caplog.text
+
+
+def test_signing_again_leaves_a_run_able_to_go_on(authority: Authority, artifacts: Artifacts, tmp_path: Path) -> None:
+    before = artifacts.id
+    assert sign(authority, artifacts.directory).id == before
+    assert sign(authority, artifacts.directory, [arm_wheel(tmp_path)]).id == before
+    other = msgspec.structs.replace(artifacts.manifest, seed=artifacts.manifest.seed + 1)
+    assert Artifacts(artifacts.directory, other).id != before
 
 
 def test_something_that_is_no_wheel_of_ours_is_refused(

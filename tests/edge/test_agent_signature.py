@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fixtures.fake_coordinator import CHUNK, Coordinator, FakeSession, manifest, round_task
 
 from sparsyedge.edge.agent import Agent
-from sparsyedge.edge.messages import RoundTask
+from sparsyedge.edge.messages import DeviceStatus, RoundTask, decode
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.signature import CONTEXT
 from sparsyedge.edge.transfer import blob_of
@@ -61,6 +61,9 @@ def test_other_artifacts_are_refused_with_a_reason_and_never_run(
     assert reason in caplog.text
     assert FakeSession.steps == 0
     assert not coordinator.sent("offer")
+    status = decode(coordinator.sent("status")[-1], DeviceStatus)
+    assert (status.state, status.unfit_round) == ("online", 0)
+    assert reason in status.unfit
 
 
 def test_a_device_of_a_fleet_without_an_authority_asks_for_no_signature(

@@ -82,6 +82,33 @@ def test_device_says_that_it_comes_and_when_it_is_told_to_stop_that_it_goes(
     assert "pi-01 INFO got SIGTERM; leaving" in log
 
 
+@pytest.mark.mosquitto
+def test_a_device_that_cannot_start_leaves_the_reason_with_the_broker(mosquitto: int, tmp_path: Path) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text(
+        f'id = "pi-01"\nwork_dir = "{tmp_path}"\n[broker]\nport = {mosquitto}\n[data]\ndataset = "absent.npz"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsyedge.edge", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "data set absent.npz is no file" in done.stderr
+    # Afterwards, as a coordinator that is started later would.
+    watcher = Link("127.0.0.1", mosquitto, identity="watcher")
+    watcher.subscribe(Topics("default").status("pi-01"))
+    watcher.open()
+    try:
+        status = next_status(watcher)
+    finally:
+        watcher.close()
+    assert status.state == "offline"
+    assert status.unfit.startswith("data set absent.npz is no file")
+
+
 def next_status(watcher: Link) -> DeviceStatus:
     until_s = time.monotonic() + START_S
     while time.monotonic() < until_s:
