@@ -77,6 +77,12 @@ class LiveProgress:
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
         self._console.print(f"round {round_number}: refused {device}: {reason}", style="yellow", markup=False)
 
+    def device_quarantined(self, *, device: str, until_round: int, reason: str) -> None:
+        if until_round:
+            self._console.print(
+                f"{device} is left out until round {until_round}: {reason}", style="yellow", markup=False
+            )
+
     def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
         """The bar shows how many are missing."""
 

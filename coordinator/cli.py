@@ -184,6 +184,14 @@ class LineObserver:
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
         _say(f"round {round_number}: refused from {device}: {reason}")
 
+    def device_quarantined(self, *, device: str, until_round: int, reason: str) -> None:
+        _say(
+            f"device {device} is left out until round {until_round}: {reason}; "
+            f"`sparsyedge coordinator release` lets it in earlier"
+            if until_round
+            else f"device {device} is out of quarantine"
+        )
+
     def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
         names = _some([f"{device} ({doing})" for device, doing in sorted(awaited.items())])
         _say(f"round {round_number}: waiting for {names}, for {max(0.0, left_s) / 60:.0f} min at most")

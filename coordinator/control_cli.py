@@ -19,7 +19,7 @@ from sparsyedge.edge.errors import RunError
 
 __all__ = ["COMMANDS", "add_commands", "main"]
 
-COMMANDS = ("pause", "resume", "devices")
+COMMANDS = ("pause", "resume", "release", "devices")
 
 
 def add_commands(commands: Any) -> None:
@@ -28,6 +28,9 @@ def add_commands(commands: Any) -> None:
     pause.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     resume = commands.add_parser("resume", help="open rounds again after a pause")
     resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    release = commands.add_parser("release", help="let a device take part again that was left out for failing")
+    release.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    release.add_argument("device", metavar="DEVICE_ID")
     devices = commands.add_parser("devices", help="show who is there, what it has done and what was refused from it")
     devices.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     devices.add_argument("--json", action="store_true", help="print one JSON document")
@@ -40,6 +43,8 @@ def main(arguments: argparse.Namespace) -> int:
             return _pause(arguments.run_dir)
         case "resume":
             return _resume(arguments.run_dir)
+        case "release":
+            return _release(arguments.run_dir, arguments.device)
         case _:
             return _devices(arguments.run_dir, as_json=arguments.json)
 
@@ -64,6 +69,17 @@ def _resume(run_dir: Path) -> int:
             )
         store.request_resume()
     print(f"run {run.name} opens rounds again")
+    return 0
+
+
+def _release(run_dir: Path, device: str) -> int:
+    with closing(Store.open(run_dir)) as store:
+        left_out = store.quarantines()
+        if device not in left_out:
+            known = f"left out are {', '.join(sorted(left_out))}" if left_out else "nobody is left out"
+            raise RunError(f"device {device!r} of the run in {run_dir} is not in quarantine; {known}")
+        store.request_release(device)
+    print(f"device {device} may take part again")
     return 0
 
 

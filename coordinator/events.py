@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 __all__ = [
     "Accept",
+    "AskToWait",
     "ChunkReceived",
     "CloseRound",
     "Command",
@@ -22,7 +24,10 @@ __all__ = [
     "OfferReceived",
     "OpenRound",
     "PauseRequested",
+    "Quarantine",
+    "RefusalKind",
     "Refuse",
+    "Released",
     "ReplaceMember",
     "ResumeRequested",
     "StopRequested",
@@ -32,6 +37,31 @@ __all__ = [
     "UploadComplete",
     "VerifyUpdate",
 ]
+
+
+class RefusalKind(enum.StrEnum):
+    """Why something that a device sent was not taken: counted by these, whatever words go with it."""
+
+    UNREADABLE = "unreadable"
+    """No message that a device sends."""
+    FOREIGN = "foreign"
+    """For another run, or from another model than the round's."""
+    LATE = "late"
+    """For a round that is not open."""
+    NOT_ASKED = "not asked"
+    """From a device that is not in the round's cohort."""
+    REPEATED = "repeated"
+    """A second update in one round."""
+    TOO_LARGE = "too large"
+    INVALID = "invalid"
+    """An update that must not be averaged: cut, altered, not finite, too dense."""
+    OUTLIER = "outlier"
+    """An update far beyond its peers."""
+    UNFINISHED = "unfinished"
+    """An upload that did not end with its round."""
+    REPORT = "report"
+    """What a round cost, of a device that has no update in it."""
+    REVOKED = "revoked"
 
 
 @dataclass(frozen=True)
@@ -131,6 +161,13 @@ class ResumeRequested:
 
 
 @dataclass(frozen=True)
+class Released:
+    """Somebody lets a device out of quarantine."""
+
+    device: str
+
+
+@dataclass(frozen=True)
 class Interrupted:
     """Finish the run now; a round that is open is given up."""
 
@@ -149,6 +186,7 @@ Event = (
     | StopRequested
     | PauseRequested
     | ResumeRequested
+    | Released
     | Interrupted
 )
 
@@ -218,6 +256,25 @@ class Refuse:
     update: str
     reason: str
     run: str
+    kind: RefusalKind
+
+
+@dataclass(frozen=True)
+class AskToWait:
+    """Tell the device that others upload first, and why."""
+
+    device: str
+    update: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """Record that a device is left out until a round, and tell why; 0 lets it in again."""
+
+    device: str
+    until_round: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -244,7 +301,9 @@ Command = (
     OpenRound
     | ExtendRound
     | ReplaceMember
+    | Quarantine
     | GrantUpload
+    | AskToWait
     | VerifyUpdate
     | Accept
     | Refuse

@@ -11,7 +11,8 @@ from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.link import Received
-from sparsyedge.edge.messages import MAX_TEXT, DeviceStatus, Offer, Report, Topics, decode
+from sparsyedge.edge.messages import DeviceStatus, Offer, Report, Topics, decode
+from sparsyedge.edge.text import one_line
 
 __all__ = ["Chunk", "Garbage", "OfferMade", "Reported", "StatusChanged", "read"]
 
@@ -72,7 +73,7 @@ def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Repo
             try:
                 return _read_from(device, kind, rest, received)
             except FrameError as error:
-                return Garbage(device, f"unreadable {kind}: {error}"[:MAX_TEXT])
+                return Garbage(device, one_line(f"unreadable {kind}: {error}"))
     return None
 
 
@@ -145,8 +146,8 @@ def _check_numbers(**values: float) -> None:
 
 def _check_text(**values: str) -> None:
     for name, value in values.items():
-        if len(value) > MAX_TEXT or not value.isprintable():
-            raise FrameError(f"{name} is not a printable text of at most {MAX_TEXT} characters")
+        if not value.isprintable():
+            raise FrameError(f"{name} holds characters that cannot be printed")
 
 
 def _read_index(text: str) -> int:

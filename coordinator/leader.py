@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
@@ -17,9 +17,11 @@ from sparsyedge.coordinator import events, inbox
 from sparsyedge.coordinator.bans import BANNED, Bans
 from sparsyedge.coordinator.board import Board
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.events import RefusalKind
 from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.outbox import Outbox
+from sparsyedge.coordinator.refusals import Refusals
 from sparsyedge.coordinator.rounds import advance, restore
 from sparsyedge.coordinator.stages import Closing, Open, Plan, Waiting
 from sparsyedge.coordinator.store import RunOutcome, Store
@@ -31,6 +33,7 @@ from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
 from sparsyedge.edge.link import Connected, Link, Received
 from sparsyedge.edge.messages import (
     CHUNK_BYTES,
+    MAX_RANGES,
     Accepted,
     Catalogue,
     DeviceStatus,
@@ -39,8 +42,10 @@ from sparsyedge.edge.messages import (
     Refused,
     Report,
     Topics,
+    Wait,
     decode,
 )
+from sparsyedge.edge.text import one_line
 
 __all__ = ["Leader"]
 
@@ -88,8 +93,15 @@ class Leader:
         self._board = Board(config, artifacts, self._outbox, chunk_bytes=chunk_bytes)
         self._uploads = Uploads()
         self._progress = store.progress()
-        self._state = restore(_plan(config, artifacts), model.id, self._progress, clock(), times=store.response_times())
-        self._refusals: Counter[tuple[int, str, str]] = Counter()
+        self._state = restore(
+            _plan(config, artifacts),
+            model.id,
+            self._progress,
+            clock(),
+            times=store.response_times(),
+            conduct=store.quarantines(),
+        )
+        self._refusals = Refusals(store, observer, clock=clock)
         self._opened_s = 0.0
         self._reported: set[str] = set()
         self._unfit: dict[str, str] = {}
@@ -162,13 +174,15 @@ class Leader:
     def _tick(self, now_s: float) -> None:
         self._check()
         self._shut_out(now_s)
-        self._flush_refusals()
+        self._refusals.flush()
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s
             self._store.touch()
         if now_s - self._reminded_s >= REMIND_S:
             self._reminded_s = now_s
             self._remind(now_s)
+        for device in self._store.take_releases():
+            self._feed(events.Released(device))
         requests = self._store.requests()
         if not self._state.stopping and "stop" in requests:
             self._feed(events.StopRequested())
@@ -196,7 +210,7 @@ class Leader:
         while self._awaited - self._reported and not self._interrupted.is_set() and self._clock() < until_s:
             self._turn()
         self._board.clear()
-        self._flush_refusals()
+        self._refusals.flush()
 
     # ---- messages in -------------------------------------------------------------------------------------------------
 
@@ -206,7 +220,8 @@ class Leader:
             return
         message = inbox.read(self._topics, received)
         if message is not None and message.device in self._bans:
-            message = inbox.Garbage(message.device, BANNED)
+            self._count_refusal(message.device, RefusalKind.REVOKED, BANNED)
+            return
         match message:
             case inbox.StatusChanged():
                 self._note_status(message)
@@ -225,7 +240,7 @@ class Leader:
             case inbox.Reported(device, report):
                 self._note_report(device, report)
             case inbox.Garbage(device, reason):
-                self._count_refusal(device, reason)
+                self._count_refusal(device, RefusalKind.UNREADABLE, reason)
             case None:
                 log.debug("nothing to do about a message on %s", received.topic)
 
@@ -268,18 +283,19 @@ class Leader:
         if upload is None:  # repeated by the broker after the update was complete, or never granted
             return
         try:
-            upload.assembly.put(chunk.index, chunk.content)
+            new = upload.assembly.put(chunk.index, chunk.content)
         except FrameError as error:
-            self._count_refusal(chunk.device, str(error))
+            self._count_refusal(chunk.device, RefusalKind.UNREADABLE, str(error))
             return
-        complete = upload.assembly.complete
-        self._feed(
-            events.UploadComplete(chunk.device, chunk.update) if complete else events.ChunkReceived(chunk.device)
-        )
+        if upload.assembly.complete:
+            self._feed(events.UploadComplete(chunk.device, chunk.update))
+        elif new:
+            self._feed(events.ChunkReceived(chunk.device))
 
     def _note_report(self, device: str, report: Report) -> None:
         if report.run != self._config.name or not self._store.add_report(device, report):
-            self._count_refusal(device, f"report on round {report.round} of run {report.run}: no update was accepted")
+            reason = f"report on round {report.round} of run {report.run}: no update was accepted"
+            self._count_refusal(device, RefusalKind.REPORT, reason)
         elif report.round == self._board.round:
             self._reported.add(device)
 
@@ -329,6 +345,11 @@ class Leader:
                 self._extend_round(command)
             case events.ReplaceMember():
                 self._replace_member(command)
+            case events.Quarantine():
+                self._quarantine(command)
+            case events.AskToWait():
+                if offer is not None:
+                    self._ask_to_wait(command, offer)
             case events.GrantUpload():
                 if offer is not None:
                     self._grant(command.device, offer)
@@ -377,7 +398,7 @@ class Leader:
 
     def _grant(self, device: str, offer: Offer) -> None:
         upload = self._uploads.begin(device, offer)
-        missing = upload.assembly.missing()
+        missing = upload.assembly.missing()[:MAX_RANGES]
         self._outbox.reply(device, Grant(run=offer.run, round=offer.round, update=upload.update, missing=missing))
 
     def _verify(self, command: events.VerifyUpdate) -> events.Event | None:
@@ -387,7 +408,7 @@ class Leader:
         try:
             self._model.verify(upload.assembly.content(), upload.offer.round)
         except FrameError as error:
-            return events.UpdateInvalid(command.device, command.update, str(error))
+            return events.UpdateInvalid(command.device, command.update, one_line(str(error)))
         return events.UpdateVerified(command.device, command.update)
 
     def _accept(self, command: events.Accept) -> None:
@@ -407,18 +428,29 @@ class Leader:
             cohort=len(self._board.cohort),
         )
 
+    def _ask_to_wait(self, command: events.AskToWait, offer: Offer) -> None:
+        reason = one_line(command.reason)
+        self._outbox.reply(command.device, Wait(run=offer.run, round=offer.round, update=command.update, reason=reason))
+
+    def _quarantine(self, command: events.Quarantine) -> None:
+        self._store.note_quarantine(command.device, until_round=command.until_round, reason=command.reason)
+        self._observer.device_quarantined(device=command.device, until_round=command.until_round, reason=command.reason)
+
     def _refuse(self, command: events.Refuse) -> None:
-        reply = Refused(run=command.run, round=command.round, update=command.update, reason=command.reason)
+        reason = one_line(command.reason)
+        reply = Refused(run=command.run, round=command.round, update=command.update, reason=reason)
         self._outbox.reply(command.device, reply)
-        self._count_refusal(command.device, command.reason, round_number=command.round)
+        self._count_refusal(command.device, command.kind, command.reason, round_number=command.round)
 
     def _close_round(self, command: events.CloseRound) -> events.Event:
         self._board.end("closed")
         self._awaited = set(command.accepted)
-        refused = self._uploads.unfinished() | self._model.leave_out(command.round, command.accepted)
+        for device, reason in self._uploads.unfinished().items():
+            self._count_refusal(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
+        refused = self._model.leave_out(command.round, command.accepted)
         for device, reason in refused.items():
-            self._count_refusal(device, reason, round_number=command.round)
-        self._flush_refusals()
+            self._count_refusal(device, RefusalKind.OUTLIER, reason, round_number=command.round)
+        self._refusals.flush()
         averaged = tuple(device for device in command.accepted if device not in refused)
         self._model.close_round(command.round, averaged, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.rounds()[-1])
@@ -426,19 +458,11 @@ class Leader:
 
     # ---- small things ------------------------------------------------------------------------------------------------
 
-    def _count_refusal(self, device: str, reason: str, *, round_number: int | None = None) -> None:
+    def _count_refusal(self, device: str, kind: RefusalKind, reason: str, *, round_number: int | None = None) -> None:
         """Count against the round that the device named, if that has been open; else against the present one."""
         present = self._board.round
         counted = round_number if round_number is not None and round_number <= present else present
-        log.warning("refused from device %s: %s", device, reason)
-        self._refusals[counted, device, reason] += 1
-        self._observer.refused(round_number=counted, device=device, reason=reason)
-
-    def _flush_refusals(self) -> None:
-        """Write the counts once a second at most: a device that sends rubbish must not wear out the disk."""
-        if self._refusals:
-            self._store.count_refusals(self._refusals)
-            self._refusals.clear()
+        self._refusals.count(device, kind, reason, round_number=counted)
 
 
 def _plan(config: RunConfig, artifacts: Artifacts) -> Plan:

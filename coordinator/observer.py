@@ -20,7 +20,10 @@ class Observer(Protocol):
         """A device says that it will not train, or could not start."""
 
     def member_replaced(self, *, round_number: int, device: str, substitute: str) -> None:
-        """A member of the cohort will not train, and another device has its place."""
+        """A member of the cohort will not answer any more, and another device has its place."""
+
+    def device_quarantined(self, *, device: str, until_round: int, reason: str) -> None:
+        """A device that failed in several rounds is left out until a round; 0 where it is let in again."""
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         """Devices were told to train."""
@@ -57,6 +60,9 @@ class SilentObserver:
         pass
 
     def member_replaced(self, *, round_number: int, device: str, substitute: str) -> None:
+        pass
+
+    def device_quarantined(self, *, device: str, until_round: int, reason: str) -> None:
         pass
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:

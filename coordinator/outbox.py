@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from sparsyedge.edge.channel import Channel
-from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.messages import Blob, Catalogue, Reply, RoundTask, Topics, encode
 from sparsyedge.edge.transfer import chunk_of
 
@@ -100,6 +100,9 @@ class Outbox:
             return
         try:
             self._link.publish(topic, payload, retain=retain)
+        except MessageTooLarge as error:
+            # A fault of this one message, and no state of the link: everybody else is still answered.
+            log.error("not sent: %s", error)
         except LinkError as error:
             log.warning("%s; the rest waits for the broker to come back", error)
             self._up = False

@@ -144,7 +144,9 @@ class RefusalRecord:
 
     round: int
     device: str
+    kind: str
     reason: str
+    """What was wrong with the last one of them."""
     count: int
 
 
@@ -156,6 +158,10 @@ class MemberRecord:
     online: bool
     seen_at: float | None
     """When it last came or went, delivered or was refused, in Unix seconds."""
+    quarantined_until: int
+    """The round that it may take part in again; 0 where it is not left out."""
+    quarantine: str
+    """Why it is left out."""
     last_round: int | None
     """The last round that it delivered an update for."""
     updates: int

@@ -18,6 +18,8 @@ The owner feeds what happened and carries out the commands in order. What the ro
 - Every member has a deadline of its own, learned from its past, unless the user set one for all. A round with at least
   min_updates waits until every other member has answered, has passed its deadline, has said that it will not train or,
   where deadlines are learned, has been offline for a minute.
+- A member that will not train, whose update was refused, or whose own deadline has passed gives its place to a device
+  that is ready. The same cause in three rounds puts a device in quarantine (conduct.py).
 - Time comes before events: what arrives after the deadline finds the round closed, even when nobody ticked in between.
 """
 
@@ -28,9 +30,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sparsyedge.coordinator.cohort import sample_cohort
+from sparsyedge.coordinator.conduct import Cause, Conduct, struck
 from sparsyedge.coordinator.deadlines import OFFLINE_GRACE_S, patience_s, remember, unanswered_s
 from sparsyedge.coordinator.events import (
     Accept,
+    AskToWait,
     ChunkReceived,
     CloseRound,
     Command,
@@ -47,7 +51,10 @@ from sparsyedge.coordinator.events import (
     OfferReceived,
     OpenRound,
     PauseRequested,
+    Quarantine,
+    RefusalKind,
     Refuse,
+    Released,
     ReplaceMember,
     ResumeRequested,
     StopRequested,
@@ -57,14 +64,20 @@ from sparsyedge.coordinator.events import (
     UploadComplete,
     VerifyUpdate,
 )
+from sparsyedge.coordinator.grants import ask, heard
 from sparsyedge.coordinator.records import Progress
-from sparsyedge.coordinator.stages import Closing, Failed, Finished, Granted, Open, Plan, RunState, Stage, Waiting
+from sparsyedge.coordinator.stages import Closing, Failed, Finished, Open, Plan, RunState, Stage, Waiting
 
 __all__ = ["advance", "begin", "restore"]
 
 MAX_EXTENSIONS = 3
-UPLOAD_IDLE_S = 60.0
-"""A granted upload that sends nothing for so long gives its place to another device when places are short."""
+MAX_INVALID = 3
+"""Updates of one device in one round that are looked at, after which it has no more to say in it."""
+MAX_REPLACEMENTS = 3
+"""How often every place of a cohort may change hands in one round, on average."""
+
+SILENT = "it was online and sent no update in its time"
+WASTED = "its uploads stopped half-way and kept others waiting"
 
 Value = TypeVar("Value")
 Outcome = tuple[RunState, tuple[Command, ...]]
@@ -76,12 +89,18 @@ def begin(plan: Plan, model: str) -> RunState:
 
 
 def restore(
-    plan: Plan, model: str, progress: Progress, now_s: float, *, times: Mapping[str, tuple[float, ...]] | None = None
+    plan: Plan,
+    model: str,
+    progress: Progress,
+    now_s: float,
+    *,
+    times: Mapping[str, tuple[float, ...]] | None = None,
+    conduct: Mapping[str, Conduct] | None = None,
 ) -> RunState:
     """The state of a run that was cut short, as its store tells it; an open round gets its whole time again.
 
-    `times` are what each device needed for its last updates. Where the last thing was a round's end, the owner feeds
-    ModelReady, as it does after every round.
+    `times` are what each device needed for its last updates, `conduct` tells who is in quarantine. Where the last thing
+    was a round's end, the owner feeds ModelReady, as it does after every round.
     """
     times = times or {}
     state = RunState(
@@ -89,6 +108,7 @@ def restore(
         Closing(progress.closed_round),
         closed_round=progress.closed_round,
         closed_accepted=progress.closed_accepted,
+        conduct=conduct or {},
     )
     if progress.open is not None:
         stage = Open(
@@ -122,14 +142,15 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
         case OfferReceived():
             return _answer_offer(state, event, now_s)
         case ChunkReceived():
-            return _note_chunk(state, event, now_s), ()
+            stage = state.stage
+            return (replace(state, stage=heard(stage, event.device, now_s)) if isinstance(stage, Open) else state), ()
         case UploadComplete():
             granted = _is_granted(state, event.device, event.update)
             return state, (VerifyUpdate(event.device, event.update),) if granted else ()
         case UpdateVerified():
             return _accept(state, event, now_s)
         case UpdateInvalid():
-            return _drop_invalid(state, event)
+            return _drop_invalid(state, event, now_s)
         case ModelReady():
             return _next_round(state, event, now_s)
         case StopRequested():
@@ -139,10 +160,18 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             return replace(state, paused=True), ()
         case ResumeRequested():
             return _open_if_enough(replace(state, paused=False), now_s)
+        case Released():
+            known = event.device in state.conduct
+            state = replace(state, conduct=_without(state.conduct, event.device))
+            state, commands = _open_if_enough(state, now_s)
+            return state, (*((Quarantine(event.device, 0, ""),) if known else ()), *commands)
         case Interrupted():
             return (state, ()) if isinstance(state.stage, Finished | Failed) else _finish(state)
         case Tick():
-            return state, ()
+            stage = state.stage
+            # The user's own deadline is one for all: what is missing then is seen to when it passes.
+            overdue = isinstance(stage, Open) and state.plan.deadline_s is None
+            return _replace_members(state, stage, now_s) if overdue and isinstance(stage, Open) else (state, ())
 
 
 def _pass_time(state: RunState, now_s: float) -> Outcome:
@@ -179,7 +208,7 @@ def _waits_until(state: RunState, stage: Open) -> float:
 
 def _waits_for(state: RunState, stage: Open, device: str) -> float:
     """A member's own deadline; none for one that will not train; less for one that is gone, unless the user set it."""
-    if device in state.unfit and device not in stage.granted:
+    if (device in state.unfit or device in stage.failed) and device not in stage.granted:
         return stage.opened_s
     deadline_s = stage.deadlines[device]
     if state.plan.deadline_s is not None or device in state.online:
@@ -200,10 +229,12 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
     if not isinstance(stage, Waiting) or state.paused:
         return state, ()
     needed = plan.min_devices if stage.round == 1 else plan.min_updates
-    if len(state.ready) < needed:
+    # Better a device that has failed before than a run that stands still.
+    drawn_from = state.ready if len(state.ready) >= needed else state.willing
+    if len(drawn_from) < needed:
         return state, ()
     cohort = sample_cohort(
-        state.ready,
+        drawn_from,
         plan.asked,
         seed=plan.seed,
         round_number=stage.round,
@@ -225,14 +256,14 @@ def _take_in(state: RunState, event: DeviceOnline, now_s: float) -> Outcome:
     state = replace(state, online=online, unfit=_without(state.unfit, event.device))
     stage = state.stage
     if isinstance(stage, Open):
-        return _replace_unfit(state, stage, now_s)
+        return _replace_members(state, stage, now_s)
     return _open_if_enough(state, now_s)
 
 
 def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
     """Do without the device: somebody else takes its place, or the round goes on with those that are left."""
     stage = state.stage
-    if event.round and event.round < _present_round(state):
+    if event.round and event.round < state.round:
         # What it could not do in an earlier round says nothing about this one.
         return _take_in(state, DeviceOnline(event.device, event.boot_id), now_s)
     state = replace(
@@ -242,27 +273,43 @@ def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
     )
     if not isinstance(stage, Open):
         return state, ()
-    state, commands = _replace_unfit(state, stage, now_s)
+    struck_out: tuple[Command, ...] = ()
+    if event.round == stage.round and event.device in stage.cohort:
+        state, struck_out = _strike(state, event.device, "failed", "it failed in several rounds; see its log")
+    state, commands = _go_on_without(state, stage, now_s)
+    return state, struck_out + commands
+
+
+def _go_on_without(state: RunState, stage: Open, now_s: float) -> Outcome:
+    """Replace members that will not answer any more, and close the round where nobody else is waited for."""
+    state, commands = _replace_members(state, stage, now_s)
     state, due = _pass_time(state, now_s)
     return state, commands + due
 
 
-def _present_round(state: RunState) -> int:
-    stage = state.stage
-    return stage.round if isinstance(stage, Waiting | Open | Closing) else state.closed_round
+def _strike(state: RunState, device: str, cause: Cause, reason: str) -> Outcome:
+    """Note that a device has failed in the present round; told where that puts it in quarantine."""
+    before = state.conduct.get(device)
+    after = struck(before, cause, reason, round_number=state.round)
+    state = replace(state, conduct={**state.conduct, device: after})
+    told = after.until_round and after != before
+    return state, (Quarantine(device, after.until_round, reason),) if told else ()
 
 
-def _replace_unfit(state: RunState, stage: Open, now_s: float) -> Outcome:
-    """Give the places of members that will not train to devices that will, as far as there are any."""
+def _replace_members(state: RunState, stage: Open, now_s: float) -> Outcome:
+    """Give the places of members that will not answer any more to devices that are ready, as far as there are any."""
     commands: list[Command] = []
-    for device in stage.cohort if state.unfit else ():
-        if device not in state.unfit or device in stage.accepted or device in stage.granted:
+    for device in stage.cohort:
+        if not _is_lost(state, stage, device, now_s):
             continue
         spare = state.ready - set(stage.cohort) - stage.replaced
         plan = state.plan
         drawn = sample_cohort(spare, 1, seed=plan.seed, round_number=stage.round, policy=plan.policy)
-        if not drawn:
+        if not drawn or len(stage.replaced) >= MAX_REPLACEMENTS * len(stage.cohort):
             break
+        if now_s >= stage.deadlines[device] and device in state.willing:
+            state, silent = _strike(state, device, "silent", SILENT)
+            commands += silent
         cohort = tuple(sorted({*stage.cohort, *drawn} - {device}))
         stage = replace(
             stage,
@@ -272,6 +319,12 @@ def _replace_unfit(state: RunState, stage: Open, now_s: float) -> Outcome:
         )
         commands.append(ReplaceMember(stage.round, cohort, stage.deadline_s, device, drawn[0]))
     return replace(state, stage=stage), tuple(commands)
+
+
+def _is_lost(state: RunState, stage: Open, device: str, now_s: float) -> bool:
+    if device in stage.accepted or device in stage.granted:
+        return False
+    return device in state.unfit or device in stage.failed or now_s >= stage.deadlines[device]
 
 
 def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunState:
@@ -290,13 +343,21 @@ def _answer_offer(state: RunState, offer: OfferReceived, now_s: float) -> Outcom
     stage = state.stage
     if offer.run == state.plan.run and _accepted_hash(state, offer.device, offer.round) == offer.update:
         return state, (Accept(offer.device, offer.round, offer.update, again=True),)
-    reason = _reason_to_refuse(state.plan, stage, offer)
-    if reason is not None or not isinstance(stage, Open):
-        return state, (Refuse(offer.device, offer.round, offer.update, reason or _describe(stage), run=offer.run),)
-    stage = _grant(state.plan, stage, offer, now_s)
-    if offer.device not in stage.granted:
-        return state, ()
-    return replace(state, stage=stage), (GrantUpload(offer.device, offer.update),)
+    refusal = _reason_to_refuse(state.plan, stage, offer)
+    if refusal is not None or not isinstance(stage, Open):
+        kind, reason = refusal or (RefusalKind.LATE, _describe(stage))
+        return state, (Refuse(offer.device, offer.round, offer.update, reason, run=offer.run, kind=kind),)
+    asked = ask(state.plan, stage, offer, now_s)
+    state = replace(state, stage=asked.stage)
+    commands: list[Command] = []
+    for device in asked.lost:
+        state, struck_out = _strike(state, device, "wasted", WASTED)
+        commands += struck_out
+    if asked.granted:
+        commands.append(GrantUpload(offer.device, offer.update))
+    elif asked.reason:
+        commands.append(AskToWait(offer.device, offer.update, asked.reason))
+    return state, tuple(commands)
 
 
 def _accepted_hash(state: RunState, device: str, round_number: int) -> str | None:
@@ -306,22 +367,26 @@ def _accepted_hash(state: RunState, device: str, round_number: int) -> str | Non
     return state.closed_accepted.get(device) if state.closed_round == round_number else None
 
 
-def _reason_to_refuse(plan: Plan, stage: Stage, offer: OfferReceived) -> str | None:
+def _reason_to_refuse(plan: Plan, stage: Stage, offer: OfferReceived) -> tuple[RefusalKind, str] | None:
     if offer.run != plan.run:
-        return f"the update is for run {offer.run}, the fleet works on run {plan.run}"
+        return RefusalKind.FOREIGN, f"the update is for run {offer.run}, the fleet works on run {plan.run}"
     if not isinstance(stage, Open) or stage.round != offer.round:
-        return f"round {offer.round} is not open: {_describe(stage)}"
+        return RefusalKind.LATE, f"round {offer.round} is not open: {_describe(stage)}"
     if offer.device not in stage.cohort:
-        return f"device {offer.device} is not in the cohort of round {stage.round}"
+        return RefusalKind.NOT_ASKED, f"device {offer.device} is not in the cohort of round {stage.round}"
     if offer.device in stage.accepted:
-        return (
+        return RefusalKind.REPEATED, (
             f"update {stage.accepted[offer.device][:12]} of device {offer.device} is already accepted "
             f"for round {stage.round}, this one is {offer.update[:12]}"
         )
+    if stage.failed.get(offer.device, 0) >= MAX_INVALID:
+        return RefusalKind.REPEATED, f"{MAX_INVALID} updates of device {offer.device} were refused in this round"
     if offer.base != stage.model:
-        return f"the update starts from model {offer.base[:12]}, round {stage.round} from {stage.model[:12]}"
+        started = f"the update starts from model {offer.base[:12]}, round {stage.round} from {stage.model[:12]}"
+        return RefusalKind.FOREIGN, started
     if offer.bytes > plan.max_update_bytes:
-        return f"the update has {offer.bytes} bytes, at most {plan.max_update_bytes} are allowed for this model"
+        size = f"the update has {offer.bytes} bytes, at most {plan.max_update_bytes} are allowed for this model"
+        return RefusalKind.TOO_LARGE, size
     return None
 
 
@@ -339,29 +404,6 @@ def _describe(stage: Stage) -> str:
             return "the run has failed"
 
 
-def _grant(plan: Plan, stage: Open, offer: OfferReceived, now_s: float) -> Open:
-    """Give the device a place to upload, or leave its offer unanswered while all are taken: it will ask again."""
-    others = _without(stage.granted, offer.device)
-    if not _has_room(plan, others, offer):
-        others = {device: granted for device, granted in others.items() if now_s - granted.heard_s < UPLOAD_IDLE_S}
-    if not _has_room(plan, others, offer):
-        return stage
-    return replace(stage, granted={**others, offer.device: Granted(offer.update, now_s, offer.bytes)})
-
-
-def _has_room(plan: Plan, others: Mapping[str, Granted], offer: OfferReceived) -> bool:
-    """Whether the update fits beside those under way; one that is larger than all the room goes alone."""
-    return not others or sum(granted.bytes for granted in others.values()) + offer.bytes <= plan.upload_bytes
-
-
-def _note_chunk(state: RunState, event: ChunkReceived, now_s: float) -> RunState:
-    stage = state.stage
-    if not isinstance(stage, Open) or event.device not in stage.granted:
-        return state
-    granted = replace(stage.granted[event.device], heard_s=now_s)
-    return replace(state, stage=replace(stage, granted={**stage.granted, event.device: granted}))
-
-
 def _is_granted(state: RunState, device: str, update: str) -> bool:
     stage = state.stage
     return isinstance(stage, Open) and device in stage.granted and stage.granted[device].update == update
@@ -377,35 +419,52 @@ def _accept(state: RunState, event: UpdateVerified, now_s: float) -> Outcome:
         accepted={**stage.accepted, event.device: event.update},
     )
     accept = Accept(event.device, stage.round, event.update)
-    state = replace(state, times=remember(state.times, event.device, now_s - stage.opened_s))
+    state = replace(
+        state,
+        times=remember(state.times, event.device, now_s - stage.opened_s),
+        conduct=_without(state.conduct, event.device),
+    )
     if len(stage.accepted) < _wanted(state.plan, stage):
         return replace(state, stage=stage), (accept,)
     state, commands = _close(state, stage, now_s)
     return state, (accept, *commands)
 
 
-def _drop_invalid(state: RunState, event: UpdateInvalid) -> Outcome:
-    stage = state.stage
-    if not isinstance(stage, Open) or not _is_granted(state, event.device, event.update):
+def _drop_invalid(state: RunState, event: UpdateInvalid, now_s: float) -> Outcome:
+    stage, device = state.stage, event.device
+    if not isinstance(stage, Open) or not _is_granted(state, device, event.update):
         return state, ()
-    refuse = Refuse(event.device, stage.round, event.update, event.reason, run=state.plan.run)
-    return replace(state, stage=replace(stage, granted=_without(stage.granted, event.device))), (refuse,)
+    kind = RefusalKind.INVALID
+    refuse = Refuse(device, stage.round, event.update, event.reason, run=state.plan.run, kind=kind)
+    stage = replace(
+        stage, granted=_without(stage.granted, device), failed={**stage.failed, device: stage.failed.get(device, 0) + 1}
+    )
+    state, struck_out = _strike(replace(state, stage=stage), device, "invalid", "its updates were refused")
+    state, commands = _go_on_without(state, stage, now_s)
+    return state, (refuse, *struck_out, *commands)
 
 
 def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
+    commands: tuple[Command, ...] = ()
     if len(stage.accepted) < _wanted(state.plan, stage):
-        # Nobody knows how long they would have needed, only that it is longer: they get longer next time.
         for device in stage.cohort:
-            if device in state.ready and device not in stage.accepted:
-                state = replace(state, times=remember(state.times, device, unanswered_s(now_s - stage.opened_s)))
+            if device not in state.willing or device in stage.accepted or device in stage.failed:
+                continue
+            # Nobody knows how long they would have needed, only that it is longer: they get longer next time.
+            state = replace(state, times=remember(state.times, device, unanswered_s(now_s - stage.opened_s)))
+            if now_s >= stage.deadlines[device]:
+                state, struck_out = _strike(state, device, "silent", SILENT)
+                commands += struck_out
     closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))
-    return closed, (CloseRound(stage.round, tuple(sorted(stage.accepted))),)
+    return closed, (*commands, CloseRound(stage.round, tuple(sorted(stage.accepted))))
 
 
 def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
     """Give the round another deadline, with devices that are there in the places of members that are not."""
-    absent = [device for device in stage.cohort if device not in stage.accepted and device not in state.ready]
-    spare = state.ready - set(stage.cohort)
+    lost = [device for device in stage.cohort if _is_lost(state, stage, device, now_s)]
+    # Those that are not there come first: one that is only slow may still make it.
+    absent = sorted(lost, key=lambda device: device in state.willing and device not in stage.failed)
+    spare = state.ready - set(stage.cohort) - stage.replaced
     plan = state.plan
     substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=plan.policy)
     # An absent member that nobody can replace stays: it may still come back.
@@ -415,6 +474,7 @@ def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
         cohort=cohort,
         deadlines=_deadlines(state, cohort, now_s),
         extensions=stage.extensions + 1,
+        replaced=stage.replaced | set(absent[: len(substitutes)]),
         granted={device: granted for device, granted in stage.granted.items() if device in cohort},
     )
     command = ExtendRound(extended.round, cohort, extended.deadline_s, extended.extensions)

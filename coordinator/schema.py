@@ -27,6 +27,8 @@ CREATE TABLE devices (
     samples INTEGER NOT NULL,
     software TEXT NOT NULL,
     unfit TEXT NOT NULL DEFAULT '',
+    quarantined_until INTEGER NOT NULL DEFAULT 0,
+    quarantine TEXT NOT NULL DEFAULT '',
     seen_at REAL NOT NULL
 );
 CREATE TABLE rounds (
@@ -89,13 +91,15 @@ CREATE TABLE phases (
 CREATE TABLE refusals (
     round INTEGER NOT NULL,
     device TEXT NOT NULL,
+    kind TEXT NOT NULL,
     reason TEXT NOT NULL,
     count INTEGER NOT NULL,
     at REAL NOT NULL,
-    PRIMARY KEY (round, device, reason)
+    PRIMARY KEY (round, device, kind)
 );
 CREATE TABLE requests (
     kind TEXT NOT NULL,
+    device TEXT NOT NULL DEFAULT '',
     at REAL NOT NULL
 );
 """

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparsyedge.coordinator.cohort import Policy
+from sparsyedge.coordinator.conduct import Conduct, is_out
 
 __all__ = ["Closing", "Failed", "Finished", "Granted", "Open", "Plan", "RunState", "Stage", "Waiting"]
 
@@ -43,7 +44,9 @@ class Granted:
 
     update: str
     heard_s: float
+    """When the last chunk came that was missing."""
     bytes: int = 0
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,12 @@ class Open:
     extensions: int = 0
     replaced: frozenset[str] = frozenset()
     """Members that gave their place away: none of them comes back as a substitute in this round."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """How many updates of a member were refused: nobody waits for another one."""
+    asked: Mapping[str, float] = field(default_factory=dict)
+    """When each device that waits for a place to upload has last asked."""
+    wasted: Mapping[str, int] = field(default_factory=dict)
+    """How many places to upload a device has held without using them."""
     granted: Mapping[str, Granted] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
 
@@ -108,6 +117,8 @@ class RunState:
     """Boot id by device: a last will of an earlier start must not take a device away that has come back."""
     unfit: Mapping[str, int] = field(default_factory=dict)
     """Devices that are online and will not train: in the round given, or (0) until they say otherwise."""
+    conduct: Mapping[str, Conduct] = field(default_factory=dict)
+    """What went wrong with devices in the last rounds that they took part in."""
     left_s: Mapping[str, float] = field(default_factory=dict)
     """When each device that was online has left."""
     times: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -119,6 +130,17 @@ class RunState:
     """Hash by device of the round that closed last, for devices whose acknowledgement was lost."""
 
     @property
-    def ready(self) -> frozenset[str]:
+    def round(self) -> int:
+        """The round that waits, is open or is being closed; the last one of a run that is over."""
+        return self.stage.round if isinstance(self.stage, Waiting | Open | Closing) else self.closed_round
+
+    @property
+    def willing(self) -> frozenset[str]:
         """The devices that are online and will train."""
         return frozenset(self.online) - frozenset(self.unfit)
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """Those of them that are not in quarantine."""
+        number = self.round
+        return frozenset(device for device in self.willing if not is_out(self.conduct, device, round_number=number))

@@ -246,14 +246,15 @@ class Store(StoreReader):
             ],
         )
 
-    def count_refusals(self, refusals: Mapping[tuple[int, str, str], int]) -> None:
-        """Add to the counts by (round, device, reason)."""
+    def count_refusals(self, refusals: Mapping[tuple[int, str, str], tuple[int, str]]) -> None:
+        """Add to the counts by (round, device, kind); of the reasons of a kind the last one is kept."""
         now = time.time()
         with self._transaction() as db:
             db.executemany(
-                "INSERT INTO refusals (round, device, reason, count, at) VALUES (?, ?, ?, ?, ?) "
-                "ON CONFLICT (round, device, reason) DO UPDATE SET count = count + excluded.count, at = excluded.at",
-                [(*key, count, now) for key, count in refusals.items()],
+                "INSERT INTO refusals (round, device, kind, count, reason, at) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (round, device, kind) DO UPDATE SET count = count + excluded.count, "
+                "reason = excluded.reason, at = excluded.at",
+                [(*key, count, reason, now) for key, (count, reason) in refusals.items()],
             )
 
     def close_round(self, closed: ClosedRound) -> None:
@@ -286,6 +287,27 @@ class Store(StoreReader):
                 "UPDATE run SET state = ?, reason = ?, model_sha256 = ?, seen_at = ?",
                 (state, reason, model_sha256, time.time()),
             )
+
+    def note_quarantine(self, device: str, *, until_round: int, reason: str) -> None:
+        """Record that a device is left out until a round, and why; 0 where it is left out no more."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE devices SET quarantined_until = ?, quarantine = ? WHERE device = ?",
+                (until_round, reason, device),
+            )
+
+    def take_releases(self) -> tuple[str, ...]:
+        """The devices that somebody lets out of quarantine; each is given once."""
+        rows = self._db.execute("SELECT device FROM requests WHERE kind = 'release'").fetchall()
+        if rows:
+            with self._transaction() as db:
+                db.execute("DELETE FROM requests WHERE kind = 'release'")
+        return tuple(row["device"] for row in rows)
+
+    def request_release(self, device: str) -> None:
+        """Ask the coordinator to let a device out of quarantine."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO requests (kind, device, at) VALUES ('release', ?, ?)", (device, time.time()))
 
     def request_stop(self) -> None:
         """Ask the coordinator that runs, in whichever process, to stop after its open round."""

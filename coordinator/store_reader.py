@@ -7,6 +7,7 @@ import math
 import sqlite3
 from pathlib import Path
 
+from sparsyedge.coordinator.conduct import STRIKES, Conduct
 from sparsyedge.coordinator.deadlines import remember
 from sparsyedge.coordinator.records import (
     DeviceRecord,
@@ -102,6 +103,20 @@ class StoreReader:
             open=opened,
         )
 
+    def quarantines(self) -> dict[str, Conduct]:
+        """The devices that are left out, as far as a coordinator that goes on must know."""
+        rows = self._db.execute("SELECT device, quarantined_until, quarantine FROM devices WHERE quarantined_until > 0")
+        return {
+            row["device"]: Conduct(
+                cause="failed",
+                reason=row["quarantine"],
+                strikes=STRIKES,
+                last_round=0,
+                until_round=row["quarantined_until"],
+            )
+            for row in rows
+        }
+
     def accepted(self, round_number: int) -> dict[str, str]:
         """The hash of every accepted update of a round, by device."""
         rows = self._db.execute("SELECT device, sha256 FROM updates WHERE round = ?", (round_number,))
@@ -182,6 +197,7 @@ class StoreReader:
             refusals.setdefault(refusal.device, []).append(refusal)
         rows = self._db.execute(
             "SELECT n.device, COALESCE(d.online, 0) AS online, COALESCE(d.unfit, '') AS unfit, "
+            "  COALESCE(d.quarantined_until, 0) AS quarantined_until, COALESCE(d.quarantine, '') AS quarantine, "
             "  MAX(COALESCE(d.seen_at, 0), "
             "      COALESCE((SELECT MAX(accepted_at) FROM updates u WHERE u.device = n.device), 0), "
             "      COALESCE((SELECT MAX(at) FROM refusals f WHERE f.device = n.device), 0)) AS seen_at, "
@@ -232,7 +248,7 @@ class StoreReader:
 
     def refusals(self) -> tuple[RefusalRecord, ...]:
         """What was not taken, in order of rounds."""
-        rows = self._db.execute("SELECT round, device, reason, count FROM refusals ORDER BY round, device, reason")
+        rows = self._db.execute("SELECT round, device, kind, reason, count FROM refusals ORDER BY round, device, kind")
         return tuple(RefusalRecord(**dict(row)) for row in rows)
 
     def summary(self) -> RunSummary:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, LinkError
-from sparsyedge.edge.fitness import Unfit, as_text
+from sparsyedge.edge.fitness import Unfit
 from sparsyedge.edge.link import Connected, Received
 from sparsyedge.edge.messages import (
     Accepted,
@@ -28,10 +28,12 @@ from sparsyedge.edge.messages import (
     Report,
     RoundTask,
     Topics,
+    Wait,
     decode,
     decode_reply,
     encode,
 )
+from sparsyedge.edge.text import one_line
 from sparsyedge.edge.transfer import Assembly, chunk_of, indices
 
 __all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status"]
@@ -43,6 +45,8 @@ TICK_S = 0.5
 STALL_S = 5.0
 DOWNLOAD_TIMEOUT_S = 600.0
 OFFER_AGAIN_S = 3.0
+WAIT_S = 10.0
+"""Until a device offers again that was told to let others go first."""
 SOON_S = 1.0
 """Within which a fleet offers to a coordinator that has come back: not in step either."""
 LAST_WORD_S = 2.0
@@ -74,7 +78,7 @@ def offline_status(boot_id: str) -> bytes:
 def last_word(member: Member, reason: str) -> bytes:
     """What a device says that cannot start at all."""
     return encode(
-        DeviceStatus(state="offline", boot_id=member.boot_id, software=member.software, unfit=as_text(reason))
+        DeviceStatus(state="offline", boot_id=member.boot_id, software=member.software, unfit=one_line(reason))
     )
 
 
@@ -166,7 +170,7 @@ class Courier:
             boot_id=member.boot_id,
             samples=member.samples,
             software=member.software,
-            unfit=as_text(self._unfit.reason) if self._unfit else "",
+            unfit=one_line(self._unfit.reason) if self._unfit else "",
             unfit_round=self._unfit.round if self._unfit else 0,
         )
         self._publish_status(encode(status))
@@ -257,6 +261,9 @@ class Courier:
                 self._send_chunks(offer, frame, reply, wanted)
                 if reply.missing:
                     offer_s = 0.0
+            elif isinstance(reply, Wait):
+                log.warning("round %d: the coordinator makes this device wait: %s", offer.round, reply.reason)
+                offer_s = time.monotonic() + WAIT_S * random.uniform(0.5, 1.5)
             elif reply is not None:
                 return reply
 

@@ -6,6 +6,7 @@
     ├── ArtifactError          exported graphs: missing file, wrong hash, other version
     ├── FrameError             a model or update that came over the wire and cannot be trusted
     ├── LinkError              the broker: unreachable, refused, silent for too long
+    │   └── MessageTooLarge    one message that the broker would not take; the link is as good as before
     ├── SecurityError          an identity, token or signature: missing, refused, not the one that is trusted
     ├── FlashError             a card or a bundle that cannot be made: wrong image, missing wheel, too little space
     ├── TrainingError          a local job that went wrong: non-finite loss, empty data
@@ -21,6 +22,7 @@ __all__ = [
     "FlashError",
     "FrameError",
     "LinkError",
+    "MessageTooLarge",
     "RunError",
     "SecurityError",
     "SparsyedgeError",
@@ -50,6 +52,10 @@ class FrameError(SparsyedgeError):
 
 class LinkError(SparsyedgeError):
     """The broker cannot be reached or does not do what the protocol needs."""
+
+
+class MessageTooLarge(LinkError):
+    """A message is larger than the broker takes; it was not sent, and the link is as good as before."""
 
 
 class SecurityError(SparsyedgeError):

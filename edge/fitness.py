@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsyedge.edge.messages import MAX_TEXT, RoundTask
+from sparsyedge.edge.messages import RoundTask
 
-__all__ = ["RETRY_FAILED_S", "Fitness", "Unfit", "as_text"]
+__all__ = ["RETRY_FAILED_S", "Fitness", "Unfit"]
 
 RETRY_FAILED_S = 60.0
 """How long a device that failed in a round waits before it tries that round once more."""
@@ -50,10 +50,3 @@ class Fitness:
                 return Unfit(reason, number)
             self._round = None
         return None
-
-
-def as_text(reason: str) -> str:
-    """A reason as it may travel: one printable line of bounded length."""
-    line = " ".join(reason.split())
-    printable = "".join(each if each.isprintable() else "?" for each in line)
-    return printable if len(printable) <= MAX_TEXT else f"{printable[: MAX_TEXT - 3]}..."

@@ -63,8 +63,13 @@ CHECKSUM_BYTES = 4
 Codec = Literal["lossless", "bf16", "int8"]
 """How the values of weights travel; all other tensors always travel without loss."""
 
-Size = Annotated[int, msgspec.Meta(ge=0)]
-Dimensions = tuple[Size, ...]
+MAX_NAME = 255
+MAX_DIMENSIONS = 8
+MAX_TENSORS = 16_384
+# Bounds of what a header may claim, before anything is built from it or said about it.
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+Dimensions = Annotated[tuple[Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
 class Mask(enum.IntEnum):
@@ -83,7 +88,7 @@ class Mask(enum.IntEnum):
 class Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A tensor that is pruned: a mask, and the values of what it keeps."""
 
-    name: str
+    name: Name
     shape: Dimensions
     kept: Size
     mask: Mask
@@ -102,7 +107,7 @@ class Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Other(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A tensor that is not pruned: bias, BatchNorm affine or running statistics. All of it travels, without loss."""
 
-    name: str
+    name: Name
     shape: Dimensions
     difference: bool
 
@@ -114,15 +119,15 @@ class Other(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a frame says about itself."""
 
-    run: str
+    run: Name
     round: Size
-    base_id: str
+    base_id: Name
     """The model that training started from, or that this one is a difference to; else a global model's own id."""
     base_check: Annotated[bytes, msgspec.Meta(max_length=BASE_CHECK_BYTES)]
     """From the base's values that the frame builds upon; empty where it builds upon none."""
     codec: Codec
-    weights: tuple[Weight, ...]
-    others: tuple[Other, ...]
+    weights: Annotated[tuple[Weight, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+    others: Annotated[tuple[Other, ...], msgspec.Meta(max_length=MAX_TENSORS)]
     mask_bytes: Size
     weight_bytes: Size
     other_bytes: Size

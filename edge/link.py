@@ -34,7 +34,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.messages import CHUNK_BYTES, MIN_CHUNK_BYTES
 from sparsyedge.edge.tls import Tls, client_context, require_tls
 
@@ -276,7 +276,7 @@ class Link:
                     f"check the broker and the network"
                 )
         if self._packet_limit is not None and len(payload) + PACKET_OVERHEAD_BYTES > self._packet_limit:
-            raise LinkError(
+            raise MessageTooLarge(
                 f"a message of {len(payload)} bytes to {topic} is too large for the MQTT broker at "
                 f"{self.host}:{self.port}, which takes packets of {self._packet_limit}; raise its limit"
             )

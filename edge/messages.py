@@ -15,11 +15,12 @@ from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.energy import Kind, PhaseCost
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.frame import Codec
+from sparsyedge.edge.text import MAX_TEXT
 
 __all__ = [
     "CHUNK_BYTES",
     "MAX_BLOB_BYTES",
-    "MAX_TEXT",
+    "MAX_RANGES",
     "MIN_CHUNK_BYTES",
     "Accepted",
     "Blob",
@@ -34,6 +35,7 @@ __all__ = [
     "Report",
     "RoundTask",
     "Topics",
+    "Wait",
     "decode",
     "decode_reply",
     "encode",
@@ -49,13 +51,14 @@ MAX_COHORT = 100_000
 MAX_DELTAS = 8
 MAX_BLOBS = 64
 """A run has a dozen on the broker at a time."""
-MAX_TEXT = 300
-"""Characters of a text that a device says of itself."""
+MAX_RANGES = 1000
+"""Of missing chunks in one grant: what is left out is asked for by the next one."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 RoundNumber = Annotated[int, msgspec.Meta(ge=1)]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,11 +134,11 @@ class DeviceStatus(Message, frozen=True):
     """Retained by each device, with `offline` as its last will."""
 
     state: Literal["online", "offline"]
-    boot_id: str
+    boot_id: Text
     """New at every start, so that an old will is not taken for a present absence."""
     samples: Count = 0
-    software: str = ""
-    unfit: str = ""
+    software: Text = ""
+    unfit: Text = ""
     """Why the device does not train; empty where it does. With `offline`, why it could not even start."""
     unfit_round: Count = 0
     """The one round that `unfit` is about; 0 where it holds until the device says otherwise."""
@@ -147,7 +150,7 @@ class Report(Message, frozen=True):
     run: Identifier
     round: RoundNumber
     phases: dict[str, PhaseCost]
-    energy_source: str
+    energy_source: Text
     energy_kind: Kind
     bytes_down: Count
     bytes_up: Count
@@ -181,7 +184,7 @@ class Grant(Message, frozen=True, tag="grant"):
     run: Identifier
     round: RoundNumber
     update: Sha256
-    missing: tuple[tuple[Count, Count], ...]
+    missing: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=MAX_RANGES)]
 
 
 class Accepted(Message, frozen=True, tag="accepted"):
@@ -198,10 +201,19 @@ class Refused(Message, frozen=True, tag="refused"):
     run: Identifier
     round: RoundNumber
     update: Sha256
-    reason: str
+    reason: Text
 
 
-Reply = Grant | Accepted | Refused
+class Wait(Message, frozen=True, tag="wait"):
+    """Others upload first, and why; the device asks again later."""
+
+    run: Identifier
+    round: RoundNumber
+    update: Sha256
+    reason: Text
+
+
+Reply = Grant | Accepted | Refused | Wait
 
 # Made when this file is imported: msgspec may crash where several threads at once are the first to decode a type, as
 # the agents of one simulating process would be.
@@ -253,7 +265,7 @@ class Topics:
         return f"{self.root}/dev/{device}/report"
 
     def reply(self, device: str) -> str:
-        """Coordinator to one device: a Grant, Accepted or Refused."""
+        """Coordinator to one device: a Grant, Accepted, Refused or Wait."""
         return f"{self.root}/dev/{device}/reply"
 
     def upload(self, device: str, blob: str, index: int | Literal["+"]) -> str:

@@ -39,7 +39,7 @@ def run_dir(tmp_path: Path) -> Path:
     with closing(Store.create(tmp_path, name="r1", fleet="lab", rounds=8, dense_bytes=1000, config="{}")) as store:
         store.open_round(1, base="a" * 64, base_nonzeros=900, learning_rate=0.2, cohort=("d1",))
         store.accept_update(update, report)
-        store.count_refusals({(1, "d2", "[red]late[/red]"): 3})
+        store.count_refusals({(1, "d2", "late"): (3, "[red]late[/red]")})
         store.close_round(closed)
     return tmp_path
 

@@ -30,7 +30,8 @@ from sparsyedge.coordinator.events import (
     UploadComplete,
     VerifyUpdate,
 )
-from sparsyedge.coordinator.rounds import MAX_EXTENSIONS, UPLOAD_IDLE_S
+from sparsyedge.coordinator.grants import UPLOAD_IDLE_S
+from sparsyedge.coordinator.rounds import MAX_EXTENSIONS
 from sparsyedge.coordinator.stages import Failed, Finished, Open, Waiting
 
 

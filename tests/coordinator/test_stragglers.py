@@ -116,7 +116,7 @@ def test_a_device_that_did_not_make_it_gets_longer_next_time() -> None:
 def test_a_device_that_hangs_is_not_waited_for_ever_longer() -> None:
     run = begun(min_updates=2)
     waits = []
-    for number in range(1, 9):
+    for number in range(1, 4):
         opened_s = run.now_s
         for device in ("d1", "d2"):
             run.deliver(device, round_number=number, base=run.open.model)
@@ -125,6 +125,8 @@ def test_a_device_that_hangs_is_not_waited_for_ever_longer() -> None:
         waits.append(run.now_s - opened_s)
         run.feed(ModelReady(SECOND))
     assert max(waits) <= FIRST_S
+    # After three such rounds it is not asked at all for a while.
+    assert run.open.cohort == ("d1", "d2")
 
 
 # ---- who is gone -----------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.fitness import as_text
 from sparsyedge.edge.link import Received
-from sparsyedge.edge.messages import MAX_TEXT, DeviceStatus, Report, decode, encode
+from sparsyedge.edge.messages import DeviceStatus, Report, decode, encode
+from sparsyedge.edge.text import MAX_TEXT, one_line
 
 MakeAgent = Callable[..., Agent]
 pytestmark = pytest.mark.timeout(60)
@@ -140,5 +140,5 @@ def test_a_task_that_cannot_be_read_is_a_reason_until_one_comes_that_can(
 
 
 def test_a_reason_travels_as_one_printable_line_of_bounded_length() -> None:
-    assert as_text("a\n b\t\x00c") == "a b ?c"
-    assert len(as_text("x" * 10_000)) == MAX_TEXT
+    assert one_line("a\n b\t\x00c") == "a b ?c"
+    assert len(one_line("x" * 10_000)) == MAX_TEXT
