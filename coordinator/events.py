@@ -62,6 +62,8 @@ class RefusalKind(enum.StrEnum):
     REPORT = "report"
     """What a round cost, of a device that has no update in it."""
     REVOKED = "revoked"
+    KEPT = "kept"
+    """A message that the broker was asked to keep, though it only passes through."""
 
 
 @dataclass(frozen=True)

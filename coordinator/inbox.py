@@ -14,7 +14,7 @@ from sparsyedge.edge.link import Received
 from sparsyedge.edge.messages import DeviceStatus, Offer, Report, Topics, decode
 from sparsyedge.edge.text import one_line
 
-__all__ = ["Chunk", "Garbage", "OfferMade", "Reported", "StatusChanged", "read"]
+__all__ = ["Chunk", "Garbage", "Kept", "OfferMade", "Reported", "StatusChanged", "read"]
 
 PHASES = get_args(Phase)
 MAX_SAMPLES = 10**9
@@ -22,6 +22,7 @@ MAX_SAMPLES = 10**9
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
 MAX_INDEX_DIGITS = 7
+MAX_STATUS_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,23 @@ class Garbage:
     reason: str
 
 
-def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Reported | Chunk | Garbage | None:
+@dataclass(frozen=True)
+class Kept:
+    """Something that a device had the broker keep, and must not: it would lie in the broker's memory for ever."""
+
+    device: str
+    topic: str
+
+
+def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Reported | Chunk | Garbage | Kept | None:
     """What a message says; None for one that means nothing to the coordinator."""
     match topics.parse(received.topic):
         case ("dev", device, kind, *rest) if _is_identifier(device):
+            if received.retained and (kind, rest) != ("status", []):
+                # Ours clear it, with nothing, and come back as well.
+                return Kept(device, received.topic) if received.payload else None
+            if len(received.payload) > MAX_STATUS_BYTES and kind == "status":
+                return Kept(device, received.topic)
             try:
                 return _read_from(device, kind, rest, received)
             except FrameError as error:
@@ -82,9 +96,6 @@ def _read_from(
 ) -> StatusChanged | OfferMade | Reported | Chunk | None:
     if kind == "status" and not rest:
         return _read_status(device, received.payload)
-    if received.retained:
-        # Only a status is kept by the broker; an offer or a chunk that was kept is of an earlier time.
-        return None
     match kind, rest:
         case "offer", []:
             offer = decode(received.payload, Offer)

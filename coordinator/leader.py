@@ -60,6 +60,7 @@ REMIND_S = 60.0
 MAX_UPLOAD_BYTES = 32 << 20
 """What all uploads in flight may take together, however many devices there are; half of what the link's inbox holds."""
 MIN_UPLOAD_BYTES = 4 << 20
+UPLOADS_AT_A_TIME = 4
 
 
 class Leader:
@@ -117,12 +118,13 @@ class Leader:
     def lead(self) -> RunOutcome:
         """Go through the rounds; blocks until the run is over. Raises RunError where a round could not be completed."""
         for pattern in (
-            self._topics.status("+"),
             self._topics.offer("+"),
             self._topics.report("+"),
             self._topics.upload("+", "+", "+"),
-            self._topics.catalogue,
         ):
+            # No access list can forbid a device to have these kept: it must be seen.
+            self._link.subscribe(pattern, as_published=True)
+        for pattern in (self._topics.status("+"), self._topics.catalogue):
             self._link.subscribe(pattern)
         self._note_waiting()
         try:
@@ -239,6 +241,9 @@ class Leader:
                 self._put_chunk(chunk)
             case inbox.Reported(device, report):
                 self._note_report(device, report)
+            case inbox.Kept(device, topic):
+                self._outbox.forget(topic)
+                self._count_refusal(device, RefusalKind.KEPT, "had the broker keep a message that only passes through")
             case inbox.Garbage(device, reason):
                 self._count_refusal(device, RefusalKind.UNREADABLE, reason)
             case None:
@@ -476,8 +481,8 @@ def _plan(config: RunConfig, artifacts: Artifacts) -> Plan:
         deadline_s=config.deadline_s,
         seed=config.seed,
         max_update_bytes=largest,
-        # Half a dense model: what is under way must not be what the coordinator's memory is measured by.
-        upload_bytes=min(MAX_UPLOAD_BYTES, max(MIN_UPLOAD_BYTES, largest // 2)),
+        # Room for several, so that one that trickles does not stop the others.
+        upload_bytes=min(MAX_UPLOAD_BYTES, max(MIN_UPLOAD_BYTES, UPLOADS_AT_A_TIME * largest)),
         policy=config.selection,
         over_selection=config.over_selection,
         shares=artifacts.manifest.method.shares,

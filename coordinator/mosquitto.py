@@ -24,6 +24,8 @@ MAX_QUEUED_MESSAGES = 200_000
 """Mosquitto drops silently beyond it, and its own default of 1000 lost three chunks of four of 200 devices."""
 MAX_QUEUED_BYTES = 512 << 20
 """Twice what a coordinator has granted at any time: only who sends what nobody asked for comes near it."""
+MEMORY_LIMIT_BYTES = 2 << 30
+"""Beyond it Mosquitto refuses messages: whatever members do, the machine of the coordinator goes on."""
 MAX_NEWCOMERS = 64
 # Debian installs it where only root's PATH looks.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
@@ -47,6 +49,7 @@ persistence false
 max_packet_size {MAX_PACKET_BYTES}
 max_queued_messages {MAX_QUEUED_MESSAGES}
 max_queued_bytes {MAX_QUEUED_BYTES}
+memory_limit {MEMORY_LIMIT_BYTES}
 max_inflight_messages 20
 set_tcp_nodelay true
 

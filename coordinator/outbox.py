@@ -70,6 +70,10 @@ class Outbox:
         self._task = encode(task)
         self._publish(self._topics.round, self._task, retain=True)
 
+    def forget(self, topic: str) -> None:
+        """Have the broker forget what somebody else had it keep."""
+        self._publish(topic, b"", retain=True)
+
     def reply(self, device: str, reply: Reply) -> None:
         """Answer an offer."""
         self._publish(self._topics.reply(device), encode(reply))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from sparsyedge.coordinator import certificates, mosquitto
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.edge.errors import LinkError, SecurityError
 from sparsyedge.edge.identity import private_pem
-from sparsyedge.edge.link import Link
+from sparsyedge.edge.link import Link, Received
+from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.tls import Tls
 
@@ -20,6 +23,8 @@ __all__ = ["Revoked", "revoke"]
 log = logging.getLogger(__name__)
 
 CONNECT_LIMIT_S = 20.0
+CLEAR_LIMIT_S = 20.0
+QUIET_S = 0.5
 PASS_DAYS = 1 / 24
 
 
@@ -50,7 +55,26 @@ def revoke(authority: Authority, device: str, *, host: str = "127.0.0.1") -> Rev
         authority.write_lists(ledger)
     reloaded = mosquitto.reload(authority.folder)
     disconnected = reloaded and _take_place(authority, device, host)
+    if reloaded:
+        _clear_topics(authority, device)
     return Revoked(revoked, reloaded, disconnected)
+
+
+def _clear_topics(authority: Authority, device: str) -> None:
+    """Have the broker forget all that it keeps of the device."""
+    link = authority.link(f"revocation-{uuid.uuid4().hex}")
+    link.subscribe(f"{Topics(authority.settings.fleet).root}/dev/{device}/#")
+    try:
+        link.open(CONNECT_LIMIT_S)
+        until_s = time.monotonic() + CLEAR_LIMIT_S
+        # What it keeps comes at once, and then nothing: the device is shut out by now.
+        while time.monotonic() < until_s and (message := link.receive(QUIET_S)) is not None:
+            if isinstance(message, Received) and message.retained and message.payload:
+                link.publish(message.topic, b"", retain=True)
+    except LinkError as error:
+        log.warning("what the broker keeps of %s was not cleared: %s", device, error)
+    finally:
+        link.close()
 
 
 def _take_place(authority: Authority, device: str, host: str) -> bool:

@@ -14,7 +14,7 @@ from sparsyedge.edge.wire import FrameHeader, LazyFrame, decode_lazily
 
 __all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
 
-FRAME_SLACK_BYTES = 2 << 20
+FRAME_SLACK_BYTES = 128 << 10
 """Header and digest, and what zstd adds to bytes that it cannot compress."""
 
 
@@ -27,9 +27,12 @@ def nonzero_budget(manifest: Manifest) -> int:
 
 
 def max_update_bytes(manifest: Manifest) -> int:
-    """No frame of this model is larger: every value and a bit per entry for masks, uncompressed."""
+    """No frame of an honest update is larger: all values that it may keep and a bit per entry for masks, uncompressed."""
     entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
-    return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
+    prunable = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
+    # Where changes are pruned, and not weights, all weights travel.
+    kept = nonzero_budget(manifest) if manifest.method.uplink == "weights" else prunable
+    return 4 * (entries - prunable + kept) + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
 
 def verify_update(

@@ -18,8 +18,11 @@ class Channel(Protocol):
     def close(self) -> None:
         """Leave in order."""
 
-    def subscribe(self, pattern: str) -> None:
-        """Ask for the topics that match; asking again brings retained messages again."""
+    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
+        """Ask for the topics that match; asking again brings retained messages again.
+
+        With `as_published`, what arrives counts as retained where its sender asked the broker to keep it.
+        """
 
     def unsubscribe(self, pattern: str) -> None:
         """Stop asking."""

@@ -33,6 +33,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersi
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.messages import CHUNK_BYTES, MIN_CHUNK_BYTES
@@ -106,6 +107,7 @@ class Link:
         # Guards everything below. Never held while calling the client: its callbacks hold the client's own locks.
         self._changed = threading.Condition()
         self._patterns: list[str] = []
+        self._as_published: set[str] = set()
         self._inbox_bytes = 0
         self._overflowed = False
         self._up = False
@@ -241,11 +243,13 @@ class Link:
 
     # ---- what the owner does -----------------------------------------------------------------------------------------
 
-    def subscribe(self, pattern: str) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
         """Ask for the topics that match, now and after every reconnect; asking again brings retained messages again."""
         with self._changed:
             if pattern not in self._patterns:
                 self._patterns.append(pattern)
+            if as_published:
+                self._as_published.add(pattern)
             client = self._client if self._up else None
         if client:
             self._send_subscribe(client, pattern)
@@ -312,7 +316,11 @@ class Link:
         )
 
     def _send_subscribe(self, client: Client, pattern: str) -> None:
-        _, mid = client.subscribe(pattern, qos=1)
+        with self._changed:
+            as_published = pattern in self._as_published and self._protocol == MQTTProtocolVersion.MQTTv5
+        # paho takes options with MQTT 5 only, and a QoS with either.
+        options = SubscribeOptions(qos=1, retainAsPublished=True) if as_published else None
+        _, mid = client.subscribe(pattern, options=options) if options else client.subscribe(pattern, qos=1)
         if mid is not None:
             with self._changed:
                 # As with publish: the answer may be faster than this thread.

@@ -96,7 +96,7 @@ class Hub:
     def close(self) -> None:
         """The workers belong to somebody else."""
 
-    def subscribe(self, pattern: str) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
         self._patterns.add(pattern)
 
     def unsubscribe(self, pattern: str) -> None:

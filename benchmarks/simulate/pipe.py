@@ -84,7 +84,7 @@ class PipeLink:
     def close(self) -> None:
         """The pipe stays open for the next device."""
 
-    def subscribe(self, pattern: str) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
         self._patterns.add(pattern)
         self._connection.send_bytes(encode(Subscribe(pattern)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,21 +12,27 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import zstandard
 from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
 from fixtures.secured import make_member
 
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.bans import BANNED
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.refusals import TOLD_PER_MINUTE
 from sparsyedge.coordinator.revocation import revoke
 from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.coordinator.signing import sign
 from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.verify import max_update_bytes
 from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, RoundTask, encode
+from sparsyedge.edge.frame import MAGIC
+from sparsyedge.edge.link import Received
+from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, Reply, RoundTask, encode
 from sparsyedge.edge.tensors import State
+from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.transfer import chunk_of
 
 pytestmark = pytest.mark.mosquitto
@@ -62,14 +70,14 @@ class SecuredFleet:
         for device in self.devices.values():
             device.listen(1.0)
 
-    def start(self, **changes: object) -> RunThread:
+    def start(self, *, observer: Observer | None = None, **changes: object) -> RunThread:
         self.config = msgspec.structs.replace(self.config, **changes)
         coordinator = Coordinator(
             self.config,
             self.artifacts,
             initial=self.initial,
             evaluate=lambda state: Evaluation(0.5, 1.0),
-            observer=SilentObserver(),
+            observer=observer or SilentObserver(),
         )
         return RunThread(coordinator)
 
@@ -229,6 +237,131 @@ def test_an_upload_that_never_ends_neither_stops_the_round_nor_goes_uncounted(fl
     reasons = {refusal.reason for refusal in summary.refusals if refusal.device == lazy.name}
     assert any("not finished" in reason for reason in reasons), reasons
     assert any("has 9 bytes" in reason for reason in reasons), reasons
+
+
+def large_name_frame(task: RoundTask) -> bytes:
+    """273 bytes or so that unpack to a header with a tensor's name of a megabyte."""
+    header = {
+        "run": task.run,
+        "round": task.round,
+        "base_id": task.model_id,
+        "base_check": b"",
+        "codec": "lossless",
+        "weights": [["\U0010ffff" * 250_000, [1], 1, 0, 0, False, 0.0]],
+        "others": [],
+        "mask_bytes": 0,
+        "weight_bytes": 0,
+        "other_bytes": 0,
+    }
+    plain = msgspec.msgpack.encode(header)
+    packed = zstandard.ZstdCompressor(level=19).compress(plain)
+    body = struct.pack("<4sII", MAGIC, len(packed), len(plain)) + packed
+    return body + hashlib.sha256(body).digest()
+
+
+def send(device: FakeDevice, task: RoundTask, frame: bytes) -> Reply:
+    """Offer and upload a frame; the last answer."""
+    offer = device.offer_of(task, frame)
+    reply = device.ask(offer)
+    if isinstance(reply, Grant):
+        for index in range(offer.update.chunks):
+            chunk = chunk_of(frame, offer.update, index)
+            device.link.publish(TOPICS.upload(device.name, offer.update.sha256, index), chunk)
+        device.until(lambda: bool(device.replies))
+        reply = device.replies.pop(0)
+    return reply
+
+
+def test_a_tiny_frame_with_a_huge_name_is_refused_in_few_words_and_mutes_nobody(fleet: SecuredFleet) -> None:
+    run = fleet.start(rounds=1)
+    (hostile, task), *others = fleet.tasks(1)
+    frame = large_name_frame(task)
+    assert len(frame) < 500
+    verdict = send(hostile, task, frame)
+    assert isinstance(verdict, Refused)
+    assert len(verdict.reason) <= MAX_TEXT
+    for device, its_task in others:
+        assert isinstance(device.deliver(its_task), Accepted)
+    summary = run.result()
+    assert summary.rounds[0].updates == len(others)
+    assert (fleet.config.run_path / "run.sqlite").stat().st_size < 1 << 20
+
+
+def test_a_member_that_offers_and_sends_nothing_does_not_keep_the_others_out(fleet: SecuredFleet) -> None:
+    run = fleet.start(rounds=1, min_updates=3, deadline_s=12.0)
+    (hostile, task), *others = fleet.tasks(1)
+    honest = hostile.offer_of(task, hostile.frame_of(task))
+    largest = max_update_bytes(fleet.artifacts.manifest)
+    for number in range(20):
+        update = msgspec.structs.replace(honest.update, sha256=f"{number:064x}", bytes=largest)
+        offer = msgspec.structs.replace(honest, update=update)
+        hostile.link.publish(TOPICS.offer(hostile.name), encode(offer))
+    for device, its_task in others:
+        assert isinstance(device.deliver(its_task), Accepted)
+    assert run.result().rounds[0].updates == len(others)
+
+
+def test_thousands_of_different_lies_are_a_few_rows_and_a_few_lines(
+    fleet: SecuredFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    run = fleet.start(rounds=1, observer=CountingObserver(told))
+    (hostile, task), *_ = fleet.tasks(1)
+    offer = hostile.offer_of(task, hostile.frame_of(task))
+    for number in range(2_000):
+        lie = msgspec.structs.replace(offer, base=f"{number:064x}")
+        hostile.link.publish(TOPICS.offer(hostile.name), encode(lie))
+    verdict = hostile.ask(msgspec.structs.replace(offer, base="f" * 64))
+    assert isinstance(verdict, Refused)
+    hostile.until(lambda: sum(isinstance(reply, Refused) for reply in hostile.replies) >= 100)
+    finish(fleet, run)
+    with closing(Store.open(fleet.config.run_path)) as store:
+        rows = [refusal for refusal in store.refusals() if refusal.device == hostile.name]
+    assert len(rows) == 1
+    assert rows[0].kind == "foreign"
+    assert rows[0].count > 100
+    assert len(told) <= TOLD_PER_MINUTE * 2
+
+
+def test_what_a_member_has_the_broker_keep_is_cleared_and_counted(fleet: SecuredFleet) -> None:
+    hostile = fleet.devices["d1"]
+    # Before the coordinator is there, and while it is.
+    hostile.link.publish(TOPICS.upload("d1", "0" * 64, 0), b"x" * 100_000, retain=True)
+    run = fleet.start()
+    fleet.tasks(1)
+    for index in range(1, 20):
+        hostile.link.publish(TOPICS.upload("d1", "0" * 64, index), b"x" * 100_000, retain=True)
+    hostile.link.publish(TOPICS.offer("d1"), b"x" * 100_000, retain=True)
+    until_s = time.monotonic() + LIMIT_S
+    while kept_by_broker(fleet.authority, "d1") and time.monotonic() < until_s:
+        time.sleep(0.2)
+    assert kept_by_broker(fleet.authority, "d1") == []
+    finish(fleet, run)
+    with closing(Store.open(fleet.config.run_path)) as store:
+        assert sum(refusal.count for refusal in store.refusals() if refusal.kind == "kept") == 21
+
+
+def kept_by_broker(authority: Authority, device: str) -> list[str]:
+    """The topics below a device's name that the broker keeps something for, its status aside."""
+    link = authority.link("looker")
+    link.subscribe(f"{TOPICS.root}/dev/{device}/#")
+    link.open()
+    found = []
+    try:
+        while (message := link.receive(0.5)) is not None:
+            if isinstance(message, Received) and message.retained and not message.topic.endswith("/status"):
+                found.append(message.topic)
+    finally:
+        link.close()
+    return found
+
+
+class CountingObserver(SilentObserver):
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+
+    def refused(self, *, round_number: int, device: str, reason: str) -> None:
+        self._told.append(reason)
 
 
 def test_a_revoked_device_counts_as_gone_and_what_it_said_before_is_refused(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsyedge.coordinator.inbox import Chunk, Garbage, OfferMade, Reported, StatusChanged, read
+from sparsyedge.coordinator.inbox import Chunk, Garbage, Kept, OfferMade, Reported, StatusChanged, read
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.link import Received
 from sparsyedge.edge.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, decode, encode
@@ -102,9 +102,11 @@ def test_a_status_that_was_cleared_means_nothing() -> None:
     assert read(TOPICS, Received(TOPICS.status("d1"), b"", False)) is None
 
 
-def test_an_offer_that_the_broker_kept_means_nothing() -> None:
+def test_an_offer_that_the_broker_was_to_keep_is_seen_as_that() -> None:
     kept = received(OFFER)
-    assert read(TOPICS, Received(kept.topic, kept.payload, True)) is None
+    assert read(TOPICS, Received(kept.topic, kept.payload, True)) == Kept("d1", kept.topic)
+    # Cleared by us, which comes back as well.
+    assert read(TOPICS, Received(kept.topic, b"", True)) is None
 
 
 @given(st.sampled_from(list(TOPIC.values())), st.binary(max_size=300))

@@ -89,7 +89,7 @@ def test_model_that_is_not_the_announced_one_is_refused_and_tried_again(
     task = round_task(round=2, model_id="ab" * 32, model=coordinator.offer_blob(wrong))
     subscribe = coordinator.subscribe
 
-    def finish_at_the_third_try(pattern: str) -> None:
+    def finish_at_the_third_try(pattern: str, *, as_published: bool = False) -> None:
         subscribe(pattern)
         if coordinator.fetched.count(task.model.sha256) == 3:
             coordinator.announce(round_task(state="finished"))
