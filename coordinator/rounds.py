@@ -25,13 +25,12 @@ The owner feeds what happened and carries out the commands in order. What the ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from sparsyedge.coordinator.cohort import sample_cohort
-from sparsyedge.coordinator.conduct import Cause, Conduct, struck
-from sparsyedge.coordinator.deadlines import OFFLINE_GRACE_S, patience_s, remember, unanswered_s
+from sparsyedge.coordinator.conduct import Conduct
+from sparsyedge.coordinator.deadlines import OFFLINE_GRACE_S, remember, unanswered_s
 from sparsyedge.coordinator.events import (
     Accept,
     AskToWait,
@@ -55,7 +54,6 @@ from sparsyedge.coordinator.events import (
     RefusalKind,
     Refuse,
     Released,
-    ReplaceMember,
     ResumeRequested,
     StopRequested,
     Tick,
@@ -65,21 +63,15 @@ from sparsyedge.coordinator.events import (
     VerifyUpdate,
 )
 from sparsyedge.coordinator.grants import ask, heard
+from sparsyedge.coordinator.membership import SILENT, WASTED, deadlines_of, is_lost, replace_members, strike, without
+from sparsyedge.coordinator.offers import describe, reason_to_refuse
 from sparsyedge.coordinator.records import Progress
-from sparsyedge.coordinator.stages import Closing, Failed, Finished, Open, Plan, RunState, Stage, Waiting
+from sparsyedge.coordinator.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting
 
 __all__ = ["advance", "begin", "restore"]
 
 MAX_EXTENSIONS = 3
-MAX_INVALID = 3
-"""Updates of one device in one round that are looked at, after which it has no more to say in it."""
-MAX_REPLACEMENTS = 3
-"""How often every place of a cohort may change hands in one round, on average."""
 
-SILENT = "it was online and sent no update in its time"
-WASTED = "its uploads stopped half-way and kept others waiting"
-
-Value = TypeVar("Value")
 Outcome = tuple[RunState, tuple[Command, ...]]
 
 
@@ -116,7 +108,7 @@ def restore(
             model=model,
             cohort=progress.open.cohort,
             opened_s=now_s,
-            deadlines=_deadlines(replace(state, times=times), progress.open.cohort, now_s),
+            deadlines=deadlines_of(replace(state, times=times), progress.open.cohort, now_s),
             accepted=progress.open.accepted,
         )
         return replace(state, stage=stage, times=times)
@@ -162,7 +154,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             return _open_if_enough(replace(state, paused=False), now_s)
         case Released():
             known = event.device in state.conduct
-            state = replace(state, conduct=_without(state.conduct, event.device))
+            state = replace(state, conduct=without(state.conduct, event.device))
             state, commands = _open_if_enough(state, now_s)
             return state, (*((Quarantine(event.device, 0, ""),) if known else ()), *commands)
         case Interrupted():
@@ -171,7 +163,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             stage = state.stage
             # The user's own deadline is one for all: what is missing then is seen to when it passes.
             overdue = isinstance(stage, Open) and state.plan.deadline_s is None
-            return _replace_members(state, stage, now_s) if overdue and isinstance(stage, Open) else (state, ())
+            return replace_members(state, stage, now_s) if overdue and isinstance(stage, Open) else (state, ())
 
 
 def _pass_time(state: RunState, now_s: float) -> Outcome:
@@ -216,13 +208,6 @@ def _waits_for(state: RunState, stage: Open, device: str) -> float:
     return min(deadline_s, max(stage.opened_s, state.left_s.get(device, 0.0)) + OFFLINE_GRACE_S)
 
 
-def _deadlines(state: RunState, cohort: Iterable[str], now_s: float) -> dict[str, float]:
-    fixed_s = state.plan.deadline_s
-    return {
-        device: now_s + (patience_s(state.times.get(device, ())) if fixed_s is None else fixed_s) for device in cohort
-    }
-
-
 def _open_if_enough(state: RunState, now_s: float) -> Outcome:
     """Open the round that waits; round 1 waits for the whole fleet, later ones only for who can still complete them."""
     stage, plan = state.stage, state.plan
@@ -246,17 +231,17 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
         model=stage.model,
         cohort=cohort,
         opened_s=now_s,
-        deadlines=_deadlines(state, cohort, now_s),
+        deadlines=deadlines_of(state, cohort, now_s),
     )
     return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
 
 
 def _take_in(state: RunState, event: DeviceOnline, now_s: float) -> Outcome:
     online = {**state.online, event.device: event.boot_id}
-    state = replace(state, online=online, unfit=_without(state.unfit, event.device))
+    state = replace(state, online=online, unfit=without(state.unfit, event.device))
     stage = state.stage
     if isinstance(stage, Open):
-        return _replace_members(state, stage, now_s)
+        return replace_members(state, stage, now_s)
     return _open_if_enough(state, now_s)
 
 
@@ -275,56 +260,16 @@ def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
         return state, ()
     struck_out: tuple[Command, ...] = ()
     if event.round == stage.round and event.device in stage.cohort:
-        state, struck_out = _strike(state, event.device, "failed", "it failed in several rounds; see its log")
+        state, struck_out = strike(state, event.device, "failed", "it failed in several rounds; see its log")
     state, commands = _go_on_without(state, stage, now_s)
     return state, struck_out + commands
 
 
 def _go_on_without(state: RunState, stage: Open, now_s: float) -> Outcome:
     """Replace members that will not answer any more, and close the round where nobody else is waited for."""
-    state, commands = _replace_members(state, stage, now_s)
+    state, commands = replace_members(state, stage, now_s)
     state, due = _pass_time(state, now_s)
     return state, commands + due
-
-
-def _strike(state: RunState, device: str, cause: Cause, reason: str) -> Outcome:
-    """Note that a device has failed in the present round; told where that puts it in quarantine."""
-    before = state.conduct.get(device)
-    after = struck(before, cause, reason, round_number=state.round)
-    state = replace(state, conduct={**state.conduct, device: after})
-    told = after.until_round and after != before
-    return state, (Quarantine(device, after.until_round, reason),) if told else ()
-
-
-def _replace_members(state: RunState, stage: Open, now_s: float) -> Outcome:
-    """Give the places of members that will not answer any more to devices that are ready, as far as there are any."""
-    commands: list[Command] = []
-    for device in stage.cohort:
-        if not _is_lost(state, stage, device, now_s):
-            continue
-        spare = state.ready - set(stage.cohort) - stage.replaced
-        plan = state.plan
-        drawn = sample_cohort(spare, 1, seed=plan.seed, round_number=stage.round, policy=plan.policy)
-        if not drawn or len(stage.replaced) >= MAX_REPLACEMENTS * len(stage.cohort):
-            break
-        if now_s >= stage.deadlines[device] and device in state.willing:
-            state, silent = _strike(state, device, "silent", SILENT)
-            commands += silent
-        cohort = tuple(sorted({*stage.cohort, *drawn} - {device}))
-        stage = replace(
-            stage,
-            cohort=cohort,
-            deadlines=_without(stage.deadlines, device) | _deadlines(state, drawn, now_s),
-            replaced=stage.replaced | {device},
-        )
-        commands.append(ReplaceMember(stage.round, cohort, stage.deadline_s, device, drawn[0]))
-    return replace(state, stage=stage), tuple(commands)
-
-
-def _is_lost(state: RunState, stage: Open, device: str, now_s: float) -> bool:
-    if device in stage.accepted or device in stage.granted:
-        return False
-    return device in state.unfit or device in stage.failed or now_s >= stage.deadlines[device]
 
 
 def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunState:
@@ -333,8 +278,8 @@ def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunSta
         return state
     return replace(
         state,
-        online=_without(state.online, event.device),
-        unfit=_without(state.unfit, event.device),
+        online=without(state.online, event.device),
+        unfit=without(state.unfit, event.device),
         left_s={**state.left_s, event.device: now_s},
     )
 
@@ -343,15 +288,15 @@ def _answer_offer(state: RunState, offer: OfferReceived, now_s: float) -> Outcom
     stage = state.stage
     if offer.run == state.plan.run and _accepted_hash(state, offer.device, offer.round) == offer.update:
         return state, (Accept(offer.device, offer.round, offer.update, again=True),)
-    refusal = _reason_to_refuse(state.plan, stage, offer)
+    refusal = reason_to_refuse(state.plan, stage, offer)
     if refusal is not None or not isinstance(stage, Open):
-        kind, reason = refusal or (RefusalKind.LATE, _describe(stage))
+        kind, reason = refusal or (RefusalKind.LATE, describe(stage))
         return state, (Refuse(offer.device, offer.round, offer.update, reason, run=offer.run, kind=kind),)
     asked = ask(state.plan, stage, offer, now_s)
     state = replace(state, stage=asked.stage)
     commands: list[Command] = []
     for device in asked.lost:
-        state, struck_out = _strike(state, device, "wasted", WASTED)
+        state, struck_out = strike(state, device, "wasted", WASTED)
         commands += struck_out
     if asked.granted:
         commands.append(GrantUpload(offer.device, offer.update))
@@ -367,43 +312,6 @@ def _accepted_hash(state: RunState, device: str, round_number: int) -> str | Non
     return state.closed_accepted.get(device) if state.closed_round == round_number else None
 
 
-def _reason_to_refuse(plan: Plan, stage: Stage, offer: OfferReceived) -> tuple[RefusalKind, str] | None:
-    if offer.run != plan.run:
-        return RefusalKind.FOREIGN, f"the update is for run {offer.run}, the fleet works on run {plan.run}"
-    if not isinstance(stage, Open) or stage.round != offer.round:
-        return RefusalKind.LATE, f"round {offer.round} is not open: {_describe(stage)}"
-    if offer.device not in stage.cohort:
-        return RefusalKind.NOT_ASKED, f"device {offer.device} is not in the cohort of round {stage.round}"
-    if offer.device in stage.accepted:
-        return RefusalKind.REPEATED, (
-            f"update {stage.accepted[offer.device][:12]} of device {offer.device} is already accepted "
-            f"for round {stage.round}, this one is {offer.update[:12]}"
-        )
-    if stage.failed.get(offer.device, 0) >= MAX_INVALID:
-        return RefusalKind.REPEATED, f"{MAX_INVALID} updates of device {offer.device} were refused in this round"
-    if offer.base != stage.model:
-        started = f"the update starts from model {offer.base[:12]}, round {stage.round} from {stage.model[:12]}"
-        return RefusalKind.FOREIGN, started
-    if offer.bytes > plan.max_update_bytes:
-        size = f"the update has {offer.bytes} bytes, at most {plan.max_update_bytes} are allowed for this model"
-        return RefusalKind.TOO_LARGE, size
-    return None
-
-
-def _describe(stage: Stage) -> str:
-    match stage:
-        case Waiting():
-            return f"round {stage.round} waits for devices"
-        case Open():
-            return f"round {stage.round} is"
-        case Closing():
-            return f"round {stage.round} has just closed"
-        case Finished():
-            return "the run is finished"
-        case Failed():
-            return "the run has failed"
-
-
 def _is_granted(state: RunState, device: str, update: str) -> bool:
     stage = state.stage
     return isinstance(stage, Open) and device in stage.granted and stage.granted[device].update == update
@@ -415,14 +323,14 @@ def _accept(state: RunState, event: UpdateVerified, now_s: float) -> Outcome:
         return state, ()
     stage = replace(
         stage,
-        granted=_without(stage.granted, event.device),
+        granted=without(stage.granted, event.device),
         accepted={**stage.accepted, event.device: event.update},
     )
     accept = Accept(event.device, stage.round, event.update)
     state = replace(
         state,
         times=remember(state.times, event.device, now_s - stage.opened_s),
-        conduct=_without(state.conduct, event.device),
+        conduct=without(state.conduct, event.device),
     )
     if len(stage.accepted) < _wanted(state.plan, stage):
         return replace(state, stage=stage), (accept,)
@@ -437,9 +345,9 @@ def _drop_invalid(state: RunState, event: UpdateInvalid, now_s: float) -> Outcom
     kind = RefusalKind.INVALID
     refuse = Refuse(device, stage.round, event.update, event.reason, run=state.plan.run, kind=kind)
     stage = replace(
-        stage, granted=_without(stage.granted, device), failed={**stage.failed, device: stage.failed.get(device, 0) + 1}
+        stage, granted=without(stage.granted, device), failed={**stage.failed, device: stage.failed.get(device, 0) + 1}
     )
-    state, struck_out = _strike(replace(state, stage=stage), device, "invalid", "its updates were refused")
+    state, struck_out = strike(replace(state, stage=stage), device, "invalid", "its updates were refused")
     state, commands = _go_on_without(state, stage, now_s)
     return state, (refuse, *struck_out, *commands)
 
@@ -453,7 +361,7 @@ def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
             # Nobody knows how long they would have needed, only that it is longer: they get longer next time.
             state = replace(state, times=remember(state.times, device, unanswered_s(now_s - stage.opened_s)))
             if now_s >= stage.deadlines[device]:
-                state, struck_out = _strike(state, device, "silent", SILENT)
+                state, struck_out = strike(state, device, "silent", SILENT)
                 commands += struck_out
     closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))
     return closed, (*commands, CloseRound(stage.round, tuple(sorted(stage.accepted))))
@@ -461,7 +369,7 @@ def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
 
 def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
     """Give the round another deadline, with devices that are there in the places of members that are not."""
-    lost = [device for device in stage.cohort if _is_lost(state, stage, device, now_s)]
+    lost = [device for device in stage.cohort if is_lost(state, stage, device, now_s)]
     # Those that are not there come first: one that is only slow may still make it.
     absent = sorted(lost, key=lambda device: device in state.willing and device not in stage.failed)
     spare = state.ready - set(stage.cohort) - stage.replaced
@@ -472,7 +380,7 @@ def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
     extended = replace(
         stage,
         cohort=cohort,
-        deadlines=_deadlines(state, cohort, now_s),
+        deadlines=deadlines_of(state, cohort, now_s),
         extensions=stage.extensions + 1,
         replaced=stage.replaced | set(absent[: len(substitutes)]),
         granted={device: granted for device, granted in stage.granted.items() if device in cohort},
@@ -509,7 +417,3 @@ def _next_round(state: RunState, event: ModelReady, now_s: float) -> Outcome:
 
 def _finish(state: RunState) -> Outcome:
     return replace(state, stage=Finished()), (FinishRun(),)
-
-
-def _without(mapping: Mapping[str, Value], key: str) -> dict[str, Value]:
-    return {name: value for name, value in mapping.items() if name != key}

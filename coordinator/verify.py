@@ -27,7 +27,7 @@ def nonzero_budget(manifest: Manifest) -> int:
 
 
 def max_update_bytes(manifest: Manifest) -> int:
-    """No frame of an honest update is larger: all values that it may keep and a bit per entry for masks, uncompressed."""
+    """No frame of an honest update is larger: all that it may keep and a bit per entry for masks, uncompressed."""
     entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
     prunable = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
     # Where changes are pruned, and not weights, all weights travel.
