@@ -16,6 +16,17 @@ __all__ = ["CIFAR10", "CIFAR100", "CifarVersion", "has_cifar", "read_cifar"]
 _IMAGE_SHAPE = (3, 32, 32)  # planes of red, green and blue, row by row: the order that training wants
 _IMAGE_BYTES = 3 * 32 * 32
 
+_CIFAR10_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
+
 
 @dataclass(frozen=True)
 class CifarVersion:
@@ -44,7 +55,7 @@ CIFAR10 = CifarVersion(
         size_bytes=170_052_171,
         unpacked_bytes=185_000_000,
     ),
-    names=tuple("airplane automobile bird cat deer dog frog horse ship truck".split()),
+    names=tuple(_CIFAR10_NAMES.split()),
 )
 
 CIFAR100 = CifarVersion(
@@ -60,17 +71,7 @@ CIFAR100 = CifarVersion(
         size_bytes=168_513_733,
         unpacked_bytes=185_000_000,
     ),
-    names=tuple(
-        """
-        apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-        caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
-        flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man
-        maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
-        plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail
-        snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout
-        tulip turtle wardrobe whale willow_tree wolf woman worm
-        """.split()
-    ),
+    names=tuple(_CIFAR100_NAMES.split()),
 )
 
 

@@ -73,14 +73,18 @@ def fit_to_classes(
             f"{list_names(known, room=300)}: {hint}"
         )
     if strangers:
-        log.info("%s names classes that have no samples and that the model does not know: %s", owner, list_names(strangers))
+        log.info(
+            "%s names classes that have no samples and that the model does not know: %s", owner, list_names(strangers)
+        )
     # No sample has the label of a stranger.
     table = np.array([places.get(_key(name), -1) for name in names], dtype=np.int64)
     renumbered: NDArray[np.int64] = table[y]
     lacking = sorted(set(range(len(known))) - set(np.unique(renumbered).tolist()))
     if lacking:
         names_lacking = list_names([known[place] for place in lacking])
-        log.info("%s has no samples of %d of the model's %d classes: %s", owner, len(lacking), len(known), names_lacking)
+        log.info(
+            "%s has no samples of %d of the model's %d classes: %s", owner, len(lacking), len(known), names_lacking
+        )
     return renumbered
 
 
@@ -95,11 +99,11 @@ def _check_type(samples: Samples, manifest: Manifest, owner: str) -> None:
     if found == wanted:
         return
     if (found, wanted) == ("float32", "uint8"):
-        # The model sees pixels in -1..1, and these may be such pixels already.
+        # The model sees pixels in -1..1, and these may be such pixels already. From 0 upwards they are scaled to 0..1.
         low, high = float(samples.x.min()), float(samples.x.max())
-        if -1 <= low and high <= 1 and not (low >= 0 and high > 0):
+        if low >= -1 and high <= 1 and (low < 0 or high == 0):
             return
-        remedy = "scale it with x * 2 - 1" if 0 <= low and high <= 1 else "scale it"
+        remedy = "scale it with x * 2 - 1" if low >= 0 and high <= 1 else "scale it"
         raise DataError(
             f"{owner} is float32 from {low:g} to {high:g}, the model takes uint8 pixels or float32 from -1 to 1; "
             f"save it as uint8 (samples, height, width, channels), or {remedy}"

@@ -186,7 +186,9 @@ def _check_scale(x: NDArray[Any], where: str) -> None:
         return
     # Pixels that were resized are no whole numbers any more, and still come near 255.
     if high > 200 or _holds_whole_numbers(x):
-        scale = "x / 127.5 - 1" if high > 100 else f"x / {high / 2:g} - 1 where {high:g} is the largest value there can be"
+        scale = (
+            "x / 127.5 - 1" if high > 100 else f"x / {high / 2:g} - 1 where {high:g} is the largest value there can be"
+        )
         raise DataError(
             f"x in the {where} is float32 from {low:g} to {high:g}, which looks like pixels, and nothing scales "
             f"float32; save it as uint8 (samples, height, width, channels), or scale it to -1..1 with {scale}"

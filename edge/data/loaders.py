@@ -184,9 +184,7 @@ _BUILTIN = {
     "digits": _Builtin(Form((3, 32, 32), 10, DIGIT_NAMES), lambda _: read_digits()),
     "cifar10": _Builtin(Form((3, 32, 32), 10, CIFAR10.names), partial(load_cifar, CIFAR10)),
     "cifar100": _Builtin(Form((3, 32, 32), 100, CIFAR100.names), partial(load_cifar, CIFAR100)),
-    "speech_commands": _Builtin(
-        Form((1, 1, 8000), 35, SPEECH_WORDS, "int16"), partial(load_speech, "speech_commands")
-    ),
+    "speech_commands": _Builtin(Form((1, 1, 8000), 35, SPEECH_WORDS, "int16"), partial(load_speech, "speech_commands")),
     "speech_commands_mel": _Builtin(
         Form((1, 40, 98), 35, SPEECH_WORDS, "float32"), partial(load_speech, "speech_commands_mel", mel=True)
     ),

@@ -1,9 +1,9 @@
 """A data set in one .npz file: a user's own data, or CIFAR converted once. docs/data.md has an example of each layout.
 
-Keys: x_train and y_train; x_test and y_test, which a device does without; names, what the classes are called. Images are
-uint8 (samples, height, width, channels), or (samples, height, width) where they are grey, or float32 (samples, channels,
-height, width) that is already normalised; labels are integers from 0. Where there are no names, the largest train label
-says how many classes there are.
+Keys: x_train and y_train; x_test and y_test, which a device does without; names, what the classes are called. Images
+are uint8 (samples, height, width, channels), or (samples, height, width) where they are grey, or float32 (samples,
+channels, height, width) that is already normalised; labels are integers from 0. Where there are no names, the largest
+train label says how many classes there are.
 """
 
 from __future__ import annotations

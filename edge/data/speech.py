@@ -40,12 +40,11 @@ SPEECH_ARCHIVE = Archive(
 )
 
 # The folders of that archive, in order of name.
-SPEECH_WORDS = tuple(
-    """
-    backward bed bird cat dog down eight five follow forward four go happy house learn left marvin nine no off on one
-    right seven sheila six stop three tree two up visual wow yes zero
-    """.split()
-)
+_WORDS = """
+backward bed bird cat dog down eight five follow forward four go happy house learn left marvin nine no off on one right
+seven sheila six stop three tree two up visual wow yes zero
+"""
+SPEECH_WORDS = tuple(_WORDS.split())
 
 RATE = 16_000
 CLIP = RATE
