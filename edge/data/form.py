@@ -14,7 +14,7 @@ __all__ = ["Form", "describe", "form_of", "list_names"]
 _MEANING: dict[SampleType, str] = {
     "uint8": "pixels of 0..255",
     "int16": "sound",
-    "float32": "used as it is",
+    "float32": "normalised already and used as they are",
 }
 
 
@@ -38,19 +38,19 @@ def form_of(dataset: Dataset) -> Form:
 
 
 def describe(form: Form, samples: Samples | None = None) -> list[str]:
-    """What was understood, in two lines of 80 columns; of numbers that nothing scales, `samples` gives the range."""
+    """What was understood, in lines of 80 columns; of numbers that nothing scales, `samples` gives the range."""
     values = ""
     if samples is not None and form.sample_type == "float32":
-        values = f" ({samples.x.min():.3g} to {samples.x.max():.3g}, taken as normalised)"
+        values = f": {samples.x.min():.3g} to {samples.x.max():.3g}"
     names = f": {list_names(form.names)}" if form.names else ", without names"
-    shape = " x ".join(map(str, form.shape))
     return [
-        f"input {shape} (channels, height, width), {form.sample_type}, {_MEANING[form.sample_type]}{values}",
-        f"{form.classes} classes{names}",
+        f"input    {' x '.join(map(str, form.shape))} (channels, height, width)",
+        f"samples  {form.sample_type}, {_MEANING[form.sample_type]}{values}",
+        f"classes  {form.classes}{names}",
     ]
 
 
-def list_names(names: Sequence[str], *, room: int = 66) -> str:
+def list_names(names: Sequence[str], *, room: int = 60) -> str:
     """As many names as fit into `room` characters, and dots for the rest; at least a part of one."""
     shown: list[str] = []
     for name in names:

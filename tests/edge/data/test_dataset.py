@@ -114,9 +114,7 @@ def pixels_as_float(high: float, *, whole: bool) -> Samples:
 
 @pytest.mark.parametrize(("high", "whole"), [(255, True), (255, False), (240, False), (16, True)])
 def test_pixels_stored_as_float_are_refused_with_what_to_do(high: float, whole: bool) -> None:
-    with pytest.raises(
-        DataError, match=rf"float32 from 0 to {high}, which looks like pixels.*-1\.\.1 with x /"
-    ):
+    with pytest.raises(DataError, match=rf"float32 from 0 to {high}, which looks like pixels.*-1\.\.1 with x /"):
         check(replace(GOOD, train=pixels_as_float(high, whole=whole)))
 
 
