@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -49,14 +48,12 @@ def test_shape_classes_and_names_come_from_an_npz_and_are_said(
     assert max(map(len, said.splitlines()[:3])) <= 80
 
 
-def test_names_come_from_folders_and_are_in_the_document(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_names_come_from_folders(tmp_path: Path) -> None:
     for name in CLOTHES:
         (tmp_path / "clothes" / name).mkdir(parents=True)
         (tmp_path / "clothes" / name / "0.pgm").write_bytes(b"P5\n16 16\n255\n" + bytes(256))
-    export("--dataset", "clothes", "--data-dir", str(tmp_path), "--json", out=tmp_path / "out")
-    document = json.loads(capfd.readouterr().out)
-    assert document["class_names"] == sorted(CLOTHES)
-    assert (document["input_shape"], document["sample_type"]) == ([1, 16, 16], "uint8")
+    form, _ = understand("clothes", tmp_path)
+    assert form == Form((1, 16, 16), 3, tuple(sorted(CLOTHES)))
 
 
 def test_a_well_known_data_set_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
