@@ -58,10 +58,8 @@ def test_the_example_of_an_entry_point_is_found_by_name(tmp_path: Path, monkeypa
     installed = tmp_path / "my_package-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(
-        blocks("toml")[0]
-        .replace('[project.entry-points."sparsyedge.datasets"]', "[sparsyedge.datasets]")
-        .replace('"', "")
-    )
+    # An installer makes this of the table in pyproject.toml.
+    declared = blocks("toml")[0].replace("project.entry-points.", "").replace('"', "")
+    (installed / "entry_points.txt").write_text(declared)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert form_of(load("noise")) == Form((3, 16, 16), 2, ("left", "right"))
