@@ -27,11 +27,11 @@ from sparsyedge.benchmarks.paired import Interval, paired_difference
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.records import RunSummary
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.wire import DEFAULT_CODEC, LOSSLESS, Codec
-from sparsyedge.export.cli import DATASETS
 
 __all__ = ["Result", "Settings", "default_codec", "main", "verdict"]
 

@@ -20,9 +20,8 @@ from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.service import prepare
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig, PartitionConfig
-from sparsyedge.edge.data import DATASETS
+from sparsyedge.edge.data import DATASETS, FORMS
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.export.cli import DATASETS as EXPORT_DATASETS
 from sparsyedge.export.cli import export_model, make_method
 from sparsyedge.export.models import ModelSpec
 
@@ -69,8 +68,7 @@ def main(argv: list[str]) -> int:
 
 def _run(arguments: argparse.Namespace, run_dir: Path, console: Console, observer: Observer) -> RunSummary:
     """Export, start everything, and see the run through; nothing that was started is left behind."""
-    shape, classes = EXPORT_DATASETS[arguments.dataset]
-    spec = ModelSpec("resnet18", arguments.width, classes, shape)
+    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS[arguments.dataset])
     method = make_method("sparsyfed", sparsity=SPARSITY, beta=BETA)
     console.print(f"exporting ResNet-18 width {spec.width} and comparing it with torch ...")
     artifacts, parity = export_model(spec, method, run_dir / "artifacts", seed=arguments.seed)

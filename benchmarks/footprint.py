@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["main"]
@@ -124,11 +125,10 @@ def _export(width: int, folder: Path) -> tuple[str, dict[str, str]]:
     from sparsyedge.edge.prune import prune_global
     from sparsyedge.edge.wire import encode_frame
     from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.cli import DATASETS, make_method
+    from sparsyedge.export.cli import make_method
     from sparsyedge.export.models import ModelSpec
 
-    shape, classes = DATASETS["cifar10"]
-    spec = ModelSpec("resnet18", width, classes, shape)
+    spec = ModelSpec.for_data("resnet18", width, FORMS["cifar10"])
     method = make_method("sparsyfed", sparsity=SPARSITY)
     artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=0, check=lambda made: None)
     prunable = artifacts.manifest.prunable

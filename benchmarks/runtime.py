@@ -17,6 +17,7 @@ from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.machine import cap_peers, disturbance, instruction_set, machine
 from sparsyedge.benchmarks.step.measure import measure
 from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.tensors import FloatArray, State
 
 __all__ = ["main"]
@@ -82,12 +83,11 @@ def _row(artifacts: Artifacts, name: str, arguments: argparse.Namespace) -> dict
 
 def _export(width: int, folder: Path) -> Artifacts:
     from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.cli import DATASETS, make_method
+    from sparsyedge.export.cli import make_method
     from sparsyedge.export.models import ModelSpec
 
-    shape, classes = DATASETS["cifar10"]
     method = make_method("sparsyfed", sparsity=SPARSITY)
-    spec = ModelSpec("resnet18", width, classes, shape)
+    spec = ModelSpec.for_data("resnet18", width, FORMS["cifar10"])
     return build_artifacts(spec, method, folder, seed=0, check=lambda artifacts: None)[0]
 
 

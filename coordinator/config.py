@@ -74,7 +74,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     artifacts: str
     run_dir: str
     dataset: str
-    """What the global model is evaluated on: the test part of a data set by name, or the path of an .npz."""
+    """What the global model is evaluated on: the test part of a data set by name, an .npz or a folder of images."""
     rounds: Positive
     cohort_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
     data_dir: str | None = None

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
+from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.eval_session import EvalSession
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
-__all__ = ["Evaluator", "check_fit", "global_sparsity"]
+__all__ = ["Evaluator", "evaluation_samples", "global_sparsity"]
 
 EVALUATION_BATCH = 50
 """Small enough that activations take less memory than the model does."""
@@ -74,11 +75,15 @@ def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) ->
     return 1.0 - count_nonzero(state, names) / size if size else 0.0
 
 
-def check_fit(dataset: Dataset, manifest: Manifest) -> None:
-    """Refuse a data set that the model cannot be evaluated on."""
-    shape = dataset.test.x.shape[1:]
-    if shape != manifest.input_shape or dataset.classes != manifest.classes:
+def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:
+    """The test part with the labels that the model knows its classes by; raises DataError where it does not fit.
+
+    Classes that go by name may be missing. By number alone, another number of them means another data set.
+    """
+    by_name = dataset.names and manifest.class_names
+    if not by_name and dataset.classes != manifest.classes:
         raise DataError(
-            f"data set {dataset.name} has samples of shape {shape} in {dataset.classes} classes, the artifacts were "
-            f"exported for {manifest.input_shape} in {manifest.classes}; name the data set of the export"
+            f"data set {dataset.name} has {dataset.classes} classes, the artifacts were exported for "
+            f"{manifest.classes}; name the data set of the export"
         )
+    return fit_to_model(dataset.test, dataset.names, manifest, owner=f"data set {dataset.name}")

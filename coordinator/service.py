@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.access import make_link, manifest_signature, warn_of_unsigned_libraries
 from sparsyedge.coordinator.config import RunConfig, check_run_config
-from sparsyedge.coordinator.evaluate import Evaluator, check_fit
+from sparsyedge.coordinator.evaluate import Evaluator, evaluation_samples
 from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
 from sparsyedge.coordinator.leader import Leader
 from sparsyedge.coordinator.lease import FleetLease
@@ -61,12 +61,12 @@ def prepare(
     manifest_signature(config)
     warn_of_unsigned_libraries(config)
     dataset = load(config.dataset, config.data_path)
-    check_fit(dataset, artifacts.manifest)
+    samples = evaluation_samples(dataset, artifacts.manifest)
     return Coordinator(
         config,
         artifacts,
         initial=read_initial_state(artifacts),
-        evaluate=Evaluator(EvalSession(artifacts, threads=config.threads), dataset.test, label_mixes),
+        evaluate=Evaluator(EvalSession(artifacts, threads=config.threads), samples, label_mixes),
         observer=observer,
         connect=connect,
         clock=clock,

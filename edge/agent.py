@@ -20,6 +20,7 @@ from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.courier import Abandoned, Courier
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.energy import EnergyMeter, PhaseCost, PhaseRecorder, joules_text, meter_text, peak_rss_mb
 from sparsyedge.edge.errors import (
     ArtifactError,
@@ -46,7 +47,7 @@ from sparsyedge.edge.transfer import blob_of
 from sparsyedge.edge.wire import LOSSLESS
 from sparsyedge.edge.workbench import Workbench
 
-__all__ = ["Action", "Agent", "check_fit", "decide", "describe"]
+__all__ = ["Action", "Agent", "decide", "describe"]
 
 log = logging.getLogger(__name__)
 
@@ -79,16 +80,6 @@ def decide(
     return Action.OFFER if key == pending else Action.TRAIN
 
 
-def check_fit(samples: Samples, manifest: Manifest) -> None:
-    """Refuse data that the model cannot be trained on; raises DataError."""
-    shape, highest = tuple(samples.x.shape[1:]), int(samples.y.max())
-    remedy = "point [data] at another data set or export the model for this one"
-    if shape != manifest.input_shape:
-        raise DataError(f"this device's samples have shape {shape}, the model takes {manifest.input_shape}; {remedy}")
-    if highest >= manifest.classes:
-        raise DataError(f"this device's data has label {highest}, the model knows 0..{manifest.classes - 1}; {remedy}")
-
-
 def describe(report: Report) -> str:
     """A report as one line for the log."""
     phases = ", ".join(f"{name} {_cost(cost, report.energy_kind)}" for name, cost in report.phases.items())
@@ -109,6 +100,7 @@ class Agent:
         courier: Courier,
         *,
         samples: Samples,
+        class_names: tuple[str, ...] = (),
         meter: EnergyMeter,
         idle_w: float | None = None,
         cache: Cache,
@@ -120,9 +112,13 @@ class Agent:
         until_finished: bool = False,
         signing_key: str | None = None,
     ) -> None:
+        """`class_names` are what the samples' labels count; empty where the data does not say."""
         self._device = device
         self._courier = courier
         self._samples = samples
+        self._class_names = class_names
+        self._fitted, self._fitted_to = samples, ""
+        """The samples with the labels of the artifacts, and the hash of their manifest."""
         self._meter = meter
         self._idle_w = idle_w
         self._supplies = Supplies(courier, cache, signing_key=signing_key)
@@ -265,7 +261,9 @@ class Agent:
             artifacts = self._supplies.artifacts(task, roles=self._workbench.roles, wanted=wanted)
             self._workbench.put(artifacts, task.manifest.sha256)
         manifest = artifacts.manifest
-        check_fit(self._samples, manifest)
+        if self._fitted_to != task.manifest.sha256:
+            self._fitted = fit_to_model(self._samples, self._class_names, manifest, owner="this device's data")
+            self._fitted_to = task.manifest.sha256
         if task.model_id == manifest.initial_model:
             return self._workbench.session(None, round_number=task.round), manifest
         received = self._supplies.model(task, manifest, wanted=wanted)
@@ -327,7 +325,7 @@ class Agent:
         run = partial(
             train,
             session,
-            self._samples,
+            self._fitted,
             job,
             keep_going=lambda: self._keep_going(task),
             before_step=step_rule(manifest.method, session, manifest.prunable, job),

@@ -197,6 +197,13 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
     missing = [role for role in (*DENSE_ROLES, *PLAIN_ROLES) if role not in manifest.files]
     if missing:
         raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
+    names = manifest.class_names
+    # Names go into logs and refusals, so nothing in them may move a cursor or begin a line.
+    if names and (len(set(names)) != manifest.classes or not all(map(str.isprintable, names))):
+        raise ArtifactError(
+            f"{source} has {len(names)} class names for {manifest.classes} classes; each class has a name of its own, "
+            f"of printable characters: run `sparsyedge export` again"
+        )
     return manifest
 
 

@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,8 @@ from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.courier import Courier, Member, last_word, offline_status
-from sparsyedge.edge.data import Samples, check_classes, lda_partition, load
+from sparsyedge.edge.data import Dataset, check_classes, form_of, lda_partition, load
+from sparsyedge.edge.data.form import describe
 from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
 from sparsyedge.edge.errors import ConfigError, SparsyedgeError
 from sparsyedge.edge.identity import Identity
@@ -31,7 +33,7 @@ from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.storage import remove_leftovers
 from sparsyedge.edge.workbench import Workbench
 
-__all__ = ["load_samples", "main"]
+__all__ = ["load_data", "main"]
 
 log = logging.getLogger(__name__)
 
@@ -48,33 +50,36 @@ def main(argv: list[str]) -> int:
     _set_up_logging(config.id, options.log_level)
     try:
         workbench = Workbench(threads=config.threads, runtime=options.runtime)
-        samples = load_samples(config.data)
+        dataset = load_data(config.data)
         meter = open_meter(config.meter)
     except (SparsyedgeError, OSError) as error:
         _leave_word(config, str(error))
         raise
-    log.info("%d samples of %s", len(samples), config.data.dataset)
+    log.info("%d samples of %s", len(dataset.train), dataset.name)
+    for line in describe(form_of(dataset), dataset.train):
+        log.info("%s", line)
     try:
-        _run(config, samples, workbench, meter=meter, until_finished=options.until_finished)
+        _run(config, dataset, workbench, meter=meter, until_finished=options.until_finished)
     finally:
         meter.stop()
     return 0
 
 
-def load_samples(config: DataConfig) -> Samples:
-    """This device's training samples: the whole data set, or its share where the config names one."""
+def load_data(config: DataConfig) -> Dataset:
+    """What this device trains on: the whole train part, or its share where the config names one; no test part."""
     data_dir = Path(config.data_dir) if config.data_dir is not None else None
-    dataset = load(config.dataset, data_dir)
+    dataset = load(config.dataset, data_dir, train_only=True)
     train, share = dataset.train, config.partition
     if share is None:
-        return train
+        return dataset
     check_classes(dataset)
     if share.index >= share.devices:
         raise ConfigError(
             f"key `data.partition.index` has value {share.index}, allowed are 0..{share.devices - 1} "
             f"for {share.devices} devices"
         )
-    return train.take(lda_partition(train.y, share.devices, share.alpha, share.seed)[share.index])
+    indices = lda_partition(train.y, share.devices, share.alpha, share.seed)[share.index]
+    return replace(dataset, train=train.take(indices))
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -137,9 +142,9 @@ def _link(config: DeviceConfig, member: Member, identity: Identity | None) -> Li
 
 
 def _run(
-    config: DeviceConfig, samples: Samples, workbench: Workbench, *, meter: EnergyMeter, until_finished: bool
+    config: DeviceConfig, dataset: Dataset, workbench: Workbench, *, meter: EnergyMeter, until_finished: bool
 ) -> None:
-    member = _member(config, samples=len(samples))
+    member = _member(config, samples=len(dataset.train))
     identity = _open_identity(config)
     link = _link(config, member, identity)
     # A folder per device, so that several on one machine can share the default.
@@ -150,7 +155,8 @@ def _run(
     agent = Agent(
         config.id,
         courier,
-        samples=samples,
+        samples=dataset.train,
+        class_names=dataset.names,
         meter=meter,
         idle_w=_idle_watts(meter, config.idle_s),
         cache=Cache(work_dir),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -15,8 +16,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import onnx
-from onnxruntime.capi._pybind_state import GradientNodeDefinition, register_gradient_definition
-from onnxruntime.training import artifacts as ort_artifacts
 from torch import nn
 
 from sparsyedge.edge.artifacts import (
@@ -40,6 +39,17 @@ from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 from sparsyedge.export.sparse_step import build_plan_graph, build_sparse_step
 from sparsyedge.export.theta import insert_reparametrisation
 from sparsyedge.export.trace import INPUT_NAME, LOGITS_NAME, OPSET, trace
+
+try:
+    from onnxruntime.capi._pybind_state import GradientNodeDefinition, register_gradient_definition
+    from onnxruntime.training import artifacts as ort_artifacts
+except ImportError as error:
+    raise ConfigError(
+        f"an export needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python "
+        f"{sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}, without it ({error}). Export in "
+        "an environment of Python 3.11: `python3.11 -m venv .venv && .venv/bin/pip install '.[export]'` in a checkout; "
+        "devices and the coordinator run on any Python from 3.11"
+    ) from error
 
 __all__ = ["build_artifacts", "state_of"]
 
@@ -255,6 +265,8 @@ def _describe(
         batch_norm_momentum=1 - (momentum if momentum is not None else 0.1),
         initial_model=model_id(state),
         files={role: _file(staging / name) for role, name in FILE_NAMES.items()},
+        class_names=spec.class_names,
+        sample_type=spec.sample_type,
     )
 
 

@@ -7,38 +7,35 @@ import json
 import math
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from sparsyedge.edge.artifacts import Artifacts, Parameter
+from sparsyedge.edge.artifacts import Artifacts, Parameter, SampleType
+from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import METHODS, Method, make_method
 from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.data_form import understand
 from sparsyedge.export.models import MODELS, ModelSpec
 from sparsyedge.export.verify import Parity, verify
 
-__all__ = ["DATASETS", "export_model", "main", "make_method", "model_for"]
-
-# Input shape (channels, height, width) and classes: all that an export has to know of a data set.
-DATASETS: dict[str, tuple[tuple[int, int, int], int]] = {
-    "cifar10": ((3, 32, 32), 10),
-    "cifar100": ((3, 32, 32), 100),
-    "digits": ((3, 32, 32), 10),
-    "speech_commands": ((1, 1, 8000), 35),
-    "speech_commands_mel": ((1, 40, 98), 35),
-}
+__all__ = ["export_model", "main", "make_method", "model_for"]
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge export`."""
     arguments = _parser().parse_args(argv)
-    shape, classes = DATASETS[arguments.dataset]
-    spec = ModelSpec(
-        model=arguments.model or model_for(arguments.dataset),
-        width=arguments.width,
-        classes=arguments.classes or classes,
-        input_shape=tuple(arguments.input_shape) if arguments.input_shape else shape,
-    )
     method = _method(arguments)
+    form, understood = understand(
+        arguments.dataset,
+        arguments.data_dir,
+        input_shape=arguments.input_shape,
+        classes=arguments.classes,
+        sample_type=arguments.sample_type,
+    )
+    if not arguments.json:
+        # Before the export, which takes its time and may be stopped when this is not what was meant.
+        print("\n".join(understood), flush=True)
+    spec = ModelSpec.for_data(arguments.model or model_for(arguments.dataset or ""), arguments.width, form)
     artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed)
     print(_as_json(artifacts, parity) if arguments.json else _as_text(artifacts, parity))
     return 0
@@ -79,9 +76,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", choices=sorted(MODELS), help="(default: the one that suits the data set)")
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default: %(default)s)")
-    parser.add_argument("--dataset", choices=sorted(DATASETS), default="cifar10", help="sets input shape and classes")
-    parser.add_argument("--classes", type=int, help="another number of classes than the data set's")
-    parser.add_argument("--input-shape", type=int, nargs=3, metavar=("C", "H", "W"), help="another input shape")
+    parser.add_argument(
+        "--dataset",
+        metavar="FILE.npz|DIR|NAME",
+        help=f"the data that says shape, classes and their names; by name: {', '.join(FORMS)}",
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where the data is looked for (default: $SPARSYEDGE_DATA, then the user's cache)"
+    )
+    parser.add_argument("--classes", type=int, help="how many, where there is no --dataset")
+    parser.add_argument(
+        "--input-shape",
+        type=int,
+        nargs=3,
+        metavar=("CHANNELS", "HEIGHT", "WIDTH"),
+        help="of one sample, where there is no --dataset",
+    )
+    parser.add_argument(
+        "--sample-type",
+        choices=get_args(SampleType),
+        help="how samples are stored, where there is no --dataset (default: uint8, pixels of 0..255)",
+    )
     parser.add_argument("--method", choices=sorted(METHODS), default="sparsyfed", help="see `sparsyedge methods`")
     parser.add_argument("--sparsity", type=float, help="target of the pruning (default: 0.95)")
     parser.add_argument("--beta", type=float, help="exponent of Powerpropagation (default: 1.25)")
@@ -119,6 +134,10 @@ def _as_json(artifacts: Artifacts, parity: Parity) -> str:
         "parameters": _count([p for p in manifest.parameters if p.trainable]),
         "prunable": _count([p for p in manifest.parameters if p.prunable]),
         "initial_model": manifest.initial_model,
+        "input_shape": manifest.input_shape,
+        "sample_type": manifest.sample_type,
+        "classes": manifest.classes,
+        "class_names": manifest.class_names,
         "parity": {"loss": parity.loss, "gradient": parity.gradient, "updated": parity.updated, "steps": parity.steps},
         "files": {role: {"name": f.name, "bytes": f.bytes, "sha256": f.sha256} for role, f in manifest.files.items()},
     }

@@ -10,6 +10,8 @@ import torch
 from scipy.stats import truncnorm
 from torch import Tensor, nn
 
+from sparsyedge.edge.artifacts import SampleType
+from sparsyedge.edge.data import Form
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["MODELS", "ModelSpec", "build_model", "prunable_names"]
@@ -28,6 +30,14 @@ class ModelSpec:
     classes: int
     input_shape: tuple[int, int, int]
     """Channels, height, width of one sample."""
+    class_names: tuple[str, ...] = ()
+    """In the order of their numbers; empty where nobody named them."""
+    sample_type: SampleType = "uint8"
+
+    @classmethod
+    def for_data(cls, model: str, width: int, form: Form) -> ModelSpec:
+        """A model for data of that form."""
+        return cls(model, width, form.classes, form.shape, form.names, form.sample_type)
 
 
 class BasicBlock(nn.Module):

@@ -23,6 +23,7 @@ from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profi
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.checkpoint import read_initial_state
+from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.energy import meter_names, open_meter
 from sparsyedge.edge.errors import ConfigError, TrainingError
 from sparsyedge.edge.storage import write_atomically
@@ -136,15 +137,14 @@ def _artifacts(arguments: argparse.Namespace, folder: Path) -> Artifacts:
         return Artifacts.load(arguments.artifacts)
     try:
         from sparsyedge.export.build import build_artifacts
-        from sparsyedge.export.cli import DATASETS, make_method
+        from sparsyedge.export.cli import make_method
         from sparsyedge.export.models import ModelSpec
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"this board cannot export a model, it has no {error.name}; run `sparsyedge export --dataset cifar10 --out "
             f"DIR` elsewhere, copy DIR here and add `--artifacts DIR`"
         ) from error
-    shape, classes = DATASETS["cifar10"]
-    spec = ModelSpec("resnet18", arguments.width, classes, shape)
+    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["cifar10"])
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
     artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=SEED, check=lambda artifacts: None)
     return artifacts

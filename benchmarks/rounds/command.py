@@ -27,10 +27,10 @@ from sparsyedge.benchmarks.rounds.devices import host
 from sparsyedge.benchmarks.simulate.mosquitto import started_mosquitto
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.config import BrokerConfig
+from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.methods import MethodConfig, method_of
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.cli import DATASETS
 from sparsyedge.export.models import ModelSpec
 
 __all__ = ["Figures", "main"]
@@ -105,8 +105,7 @@ def main(argv: list[str]) -> int:
 
 def _measure(arguments: argparse.Namespace, scratch: Path) -> tuple[Figures, Memory, list[str]]:
     artifacts = scratch / "artifacts"
-    shape, classes = DATASETS["digits"]
-    spec = ModelSpec("resnet18", arguments.width, classes, shape)
+    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["digits"])
     build_artifacts(spec, method_of(MethodConfig()), artifacts, seed=0, check=lambda made: None)
     names = [(number, f"device-{number:05d}") for number in range(arguments.devices)]
     with ExitStack() as stack:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsyedge.coordinator.config import ExportConfig, RunConfig
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest
-from sparsyedge.edge.data import Dataset
+from sparsyedge.edge.data import Dataset, form_of
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig, method_of
 
@@ -36,9 +36,7 @@ def _export(config: RunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifa
     from sparsyedge.export.cli import export_model, model_for
     from sparsyedge.export.models import ModelSpec
 
-    channels, height, width = dataset.train.x.shape[1:]
-    model = wanted.model or model_for(config.dataset)
-    spec = ModelSpec(model, wanted.width, dataset.classes, (channels, height, width))
+    spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
     method = method_of(config.method or MethodConfig())
     artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed)
     return artifacts

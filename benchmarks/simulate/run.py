@@ -28,6 +28,7 @@ from sparsyedge.coordinator.service import prepare
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.data import Dataset, check_classes, load
+from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.storage import sha256_file
@@ -66,11 +67,12 @@ def simulate(
     dataset = _load_data(config, simulation)
     keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
     artifacts = ensure_artifacts(config, dataset)
+    train = fit_to_model(dataset.train, dataset.names, artifacts.manifest, owner=f"data set {dataset.name}")
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)
         samples = write_shares(
-            dataset.train,
+            train,
             shares_dir,
             devices=simulation.devices,
             alpha=simulation.alpha,

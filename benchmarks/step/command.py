@@ -18,6 +18,7 @@ from sparsyedge.benchmarks.step.memory import peak_mb
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
 from sparsyedge.benchmarks.step.report import StepResult, as_json, print_result
 from sparsyedge.benchmarks.step.workload import Workload
+from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.tensors import State
 
@@ -79,11 +80,10 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
     """Export the model and draw what is trained; with the weights before the profile's zeros."""
     # Here and not above: torch reads the limits of cap_peers when it is imported.
     from sparsyedge.export.build import build_artifacts, state_of
-    from sparsyedge.export.cli import DATASETS, make_method
+    from sparsyedge.export.cli import make_method
     from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 
-    shape, classes = DATASETS["cifar10"]
-    spec = ModelSpec("resnet18", arguments.width, classes, shape)
+    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["cifar10"])
     model = build_model(spec, beta=BETA, seed=arguments.seed)
     initial = state_of(model)
     state = profile_state(arguments.profile, initial, sorted(prunable_names(model)), seed=arguments.seed)

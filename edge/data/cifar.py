@@ -16,6 +16,17 @@ __all__ = ["CIFAR10", "CIFAR100", "CifarVersion", "has_cifar", "read_cifar"]
 _IMAGE_SHAPE = (3, 32, 32)  # planes of red, green and blue, row by row: the order that training wants
 _IMAGE_BYTES = 3 * 32 * 32
 
+_CIFAR10_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
+
 
 @dataclass(frozen=True)
 class CifarVersion:
@@ -27,6 +38,8 @@ class CifarVersion:
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
     archive: Archive
+    names: tuple[str, ...]
+    """In the order of the labels; its files spell some of them in more than one way."""
 
 
 CIFAR10 = CifarVersion(
@@ -42,6 +55,7 @@ CIFAR10 = CifarVersion(
         size_bytes=170_052_171,
         unpacked_bytes=185_000_000,
     ),
+    names=tuple(_CIFAR10_NAMES.split()),
 )
 
 CIFAR100 = CifarVersion(
@@ -57,6 +71,7 @@ CIFAR100 = CifarVersion(
         size_bytes=168_513_733,
         unpacked_bytes=185_000_000,
     ),
+    names=tuple(_CIFAR100_NAMES.split()),
 )
 
 
@@ -69,7 +84,7 @@ def read_cifar(folder: Path, version: CifarVersion) -> Dataset:
     """The data set in the unpacked archive `folder`; values are not checked yet."""
     train = _read_records([folder / file for file in version.train_files], version)
     test = _read_records([folder / file for file in version.test_files], version)
-    return Dataset(version.name, train, test, version.classes)
+    return Dataset(version.name, train, test, version.classes, version.names)
 
 
 def _read_records(paths: list[Path], version: CifarVersion) -> Samples:

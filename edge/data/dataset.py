@@ -6,12 +6,15 @@ the rest.
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.artifacts import MAX_NAME
 from sparsyedge.edge.errors import DataError
 
 __all__ = ["Dataset", "Samples", "check", "check_classes"]
@@ -34,6 +37,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.x)
 
+    def none(self) -> Samples:
+        """No samples, of the same shape."""
+        return Samples(self.x[:0].copy(), self.y[:0].copy())
+
     def take(self, indices: NDArray[np.int64]) -> Samples:
         """These samples alone, in the order of `indices`; a copy, so that the rest can be freed."""
         return Samples(self.x[indices], self.y[indices])
@@ -54,26 +61,66 @@ class Dataset:
     name: str
     train: Samples
     test: Samples
+    """Empty where the data has no such part: a device trains without one."""
     classes: int
     names: tuple[str, ...] = ()
     """What the classes are called, in the order of their numbers; empty where the data does not say."""
 
 
-def check(dataset: Dataset) -> None:
-    """Refuse data that would train to nonsense: empty, misshapen, not finite, or labels outside 0..classes-1."""
-    if dataset.classes < 2:
-        raise DataError(f"data set {dataset.name} has {dataset.classes} classes, at least 2 are needed to train on")
-    for part, samples in (("train", dataset.train), ("test", dataset.test)):
-        where = f"{part} part of data set {dataset.name}"
-        _check_shapes(samples, where)
-        _check_labels(samples.y, dataset.classes, where)
-        _check_finite(samples.x, where)
-    train_shape, test_shape = dataset.train.x.shape[1:], dataset.test.x.shape[1:]
-    if train_shape != test_shape:
+def check(dataset: Dataset, *, train_only: bool = False) -> None:
+    """Refuse data that would train to nonsense: empty, misshapen, not finite, not scaled, or labels out of range.
+
+    With `train_only` the test part is not looked at, and one class will do: a device may have seen no other.
+    """
+    fewest = 1 if train_only else 2
+    if dataset.classes < fewest:
         raise DataError(
-            f"data set {dataset.name} has train samples of shape {train_shape} and test samples of shape {test_shape}; "
-            "a model takes one shape: resize one of them"
+            f"data set {dataset.name} has {dataset.classes} classes, at least {fewest} are needed to train on"
         )
+    _check_names(dataset)
+    _check_part("train", dataset.train, dataset)
+    if train_only:
+        return
+    if len(dataset.test) == 0:
+        raise DataError(
+            f"the test part of data set {dataset.name} is empty, and the model is evaluated on it; add x_test and "
+            "y_test to an .npz, or test/CLASS/ to a folder of images (only a device does without)"
+        )
+    _check_part("test", dataset.test, dataset)
+    for what, train, test in (
+        ("shape", dataset.train.x.shape[1:], dataset.test.x.shape[1:]),
+        ("type", dataset.train.x.dtype, dataset.test.x.dtype),
+    ):
+        if train != test:
+            raise DataError(
+                f"data set {dataset.name} has train samples of {what} {train} and test samples of {what} {test}; "
+                f"a model takes one {what}: convert one of them"
+            )
+
+
+def _check_names(dataset: Dataset) -> None:
+    names = dataset.names
+    if names and len(names) != dataset.classes:
+        raise DataError(
+            f"data set {dataset.name} has {dataset.classes} classes and {len(names)} names; give each class one name"
+        )
+    for name in names:
+        if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME):
+            raise DataError(
+                f"data set {dataset.name} has a class called {str(name)[:MAX_NAME]!r}; a name has 1 to {MAX_NAME} "
+                "printable characters: rename it"
+            )
+    spellings = Counter(unicodedata.normalize("NFC", name) for name in names)
+    if twice := [name for name, count in spellings.items() if count > 1]:
+        raise DataError(f"data set {dataset.name} calls two classes {twice[0]!r}; rename one, or make them one class")
+
+
+def _check_part(part: str, samples: Samples, dataset: Dataset) -> None:
+    where = f"{part} part of data set {dataset.name}"
+    _check_shapes(samples, where)
+    _check_labels(samples.y, dataset, where)
+    _check_finite(samples.x, where)
+    _check_scale(samples.x, where)
 
 
 def _check_shapes(samples: Samples, where: str) -> None:
@@ -85,7 +132,8 @@ def _check_shapes(samples: Samples, where: str) -> None:
     if x.ndim != 4 or y.ndim != 1:
         raise DataError(
             f"the {where} has x of shape {x.shape} and y of shape {y.shape}; "
-            "wanted are (samples, channels, height, width) and (samples,): reshape them"
+            "wanted are (samples, channels, height, width) and (samples,): reshape them (labels that are one-hot "
+            "become numbers by y.argmax(axis=1))"
         )
     if len(x) != len(y):
         raise DataError(f"the {where} has {len(x)} samples in x and {len(y)} labels in y; give one label per sample")
@@ -93,13 +141,14 @@ def _check_shapes(samples: Samples, where: str) -> None:
         raise DataError(f"the {where} is empty: x has shape {x.shape}; give at least one sample")
 
 
-def _check_labels(y: NDArray[np.int64], classes: int, where: str) -> None:
+def _check_labels(y: NDArray[np.int64], dataset: Dataset, where: str) -> None:
+    classes = dataset.classes
     wrong = (y < 0) | (y >= classes)
     if wrong.any():
         first = int(np.argmax(wrong))
+        remedy = f"give it a name, there are {classes}" if dataset.names else "renumber the labels from 0"
         raise DataError(
-            f"label {y[first]} of sample {first} in the {where} is out of range; allowed are 0..{classes - 1}: "
-            "renumber the labels from 0"
+            f"label {y[first]} of sample {first} in the {where} is out of range; allowed are 0..{classes - 1}: {remedy}"
         )
 
 
@@ -126,3 +175,26 @@ def _check_finite(x: NDArray[Any], where: str) -> None:
             f"sample {first} in the {where} holds {value}, and {int(wrong.sum())} of {len(x)} samples hold NaN or "
             "infinity; only finite values are allowed: drop or repair these samples"
         )
+
+
+def _check_scale(x: NDArray[Any], where: str) -> None:
+    """Refuse pixels of 0..255 stored as float: float is used as it is, and steps of that size learn nothing."""
+    if x.dtype != np.float32:
+        return
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or not 2 < high <= 255:
+        return
+    # Pixels that were resized are no whole numbers any more, and still come near 255.
+    if high > 200 or _holds_whole_numbers(x):
+        scale = (
+            "x / 127.5 - 1" if high > 100 else f"x / {high / 2:g} - 1 where {high:g} is the largest value there can be"
+        )
+        raise DataError(
+            f"x in the {where} is float32 from {low:g} to {high:g}, which looks like pixels, and nothing scales "
+            f"float32; save it as uint8 (samples, height, width, channels), or scale it to -1..1 with {scale}"
+        )
+
+
+def _holds_whole_numbers(x: NDArray[Any]) -> bool:
+    # Block by block: a copy of all samples would not fit on a small device.
+    return all(bool((block == np.rint(block)).all()) for block in np.array_split(x, len(x) // 256 + 1))

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["read_digits"]
+__all__ = ["DIGIT_NAMES", "read_digits"]
 
 _CLASSES = 10
+DIGIT_NAMES = tuple(map(str, range(_CLASSES)))
 _TEST_SAMPLES = 360
 _SPLIT_SEED = 1337
 _SCALE = 4  # 8x8 -> 32x32
@@ -34,7 +35,7 @@ def read_digits() -> Dataset:
     test = _stratified_choice(y)
     train = np.setdiff1d(np.arange(len(y)), test)
     samples = Samples(x, y)
-    return Dataset("digits", samples.take(train), samples.take(test), _CLASSES)
+    return Dataset("digits", samples.take(train), samples.take(test), _CLASSES, DIGIT_NAMES)
 
 
 def _enlarge(cells: NDArray[Any]) -> NDArray[np.uint8]:

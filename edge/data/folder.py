@@ -1,6 +1,7 @@
-"""A user's own images: folders train/CLASS/ and test/CLASS/ with one file per image, all of one size.
+"""A user's own images: a folder per class with one file per image, all of one size.
 
-PPM and PGM are read here; PNG and JPEG need Pillow, which `pip install 'sparsyedge[images]'` brings.
+The class folders lie in train/ and test/, or, for a device that only trains, in the folder itself. PPM and PGM are read
+here; PNG and JPEG need Pillow, which `pip install 'sparsyedge[images]'` brings.
 """
 
 from __future__ import annotations
@@ -25,20 +26,47 @@ HEADER = re.compile(rb"(P[56])" + rb"(?:\s+(?:#[^\n]*\n\s*)*)(\d+)" * 3 + rb"\s"
 
 
 def has_image_folders(folder: Path) -> bool:
-    """Whether the folder has the two parts."""
-    return all((folder / part).is_dir() for part in PARTS)
+    """Whether the folder has parts, or folders with images."""
+    has_parts = any((folder / part).is_dir() for part in PARTS)
+    return has_parts or (folder.is_dir() and any(map(_images_in, _folders_in(folder))))
 
 
-def read_image_folders(folder: Path, *, name: str) -> Dataset:
+def read_image_folders(folder: Path, *, name: str, train_only: bool = False) -> Dataset:
     """The data set in a folder; classes are the folders of its train part, numbered in order of name."""
-    classes = sorted(each.name for each in (folder / "train").iterdir() if each.is_dir())
-    strangers = sorted(each.name for each in (folder / "test").iterdir() if each.is_dir() and each.name not in classes)
+    train = _train_folder(folder)
+    classes = [each.name for each in _folders_in(train)]
+    samples = _read_part(train, classes)
+    test = folder / "test"
+    if train_only or not test.is_dir():
+        return Dataset(name, samples, samples.none(), len(classes), tuple(classes))
+    strangers = [each.name for each in _folders_in(test) if each.name not in classes]
     if strangers:
+        raise DataError(f"{test} has a class {strangers[0]!r} that {train} has not; allowed are {', '.join(classes)}")
+    return Dataset(name, samples, _read_part(test, classes), len(classes), tuple(classes))
+
+
+def _train_folder(folder: Path) -> Path:
+    """The folder's train part, or the folder itself where it has neither part."""
+    parts = [part for part in PARTS if (folder / part).is_dir()]
+    classes = [each.name for each in _folders_in(folder) if each.name not in parts and _images_in(each)]
+    if parts and classes:
         raise DataError(
-            f"{folder}/test has a class {strangers[0]!r} that {folder}/train has not; allowed are {', '.join(classes)}"
+            f"{folder} has {parts[0]}/, which holds a part of the data, beside {classes[0]}/, which holds images; move "
+            "the folders of classes into train/"
         )
-    train, test = (_read_part(folder / part, classes) for part in PARTS)
-    return Dataset(name, train, test, len(classes))
+    if parts == ["test"]:
+        raise DataError(f"{folder} has test/ and no train/; move the images to train on into train/CLASS/")
+    return folder / "train" if parts else folder
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Those that people see, in order of name: editors and file managers leave hidden ones behind."""
+    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
+def _images_in(folder: Path) -> list[Path]:
+    # `[!.]`: macOS puts a hidden ._NAME.jpg beside every NAME.jpg that it copies, which is no image.
+    return sorted(path for path in folder.glob("[!.]*") if path.suffix.lower() in (*NETPBM, *WITH_PILLOW))
 
 
 def _read_part(folder: Path, classes: list[str]) -> Samples:
@@ -46,9 +74,7 @@ def _read_part(folder: Path, classes: list[str]) -> Samples:
     labels = []
     first: Path | None = None
     for label, name in enumerate(classes):
-        for path in sorted((folder / name).glob("*")):
-            if path.suffix.lower() not in (*NETPBM, *WITH_PILLOW):
-                continue
+        for path in _images_in(folder / name):
             image = _read_image(path)
             first = first or path
             if images and image.shape != images[0].shape:

@@ -6,50 +6,66 @@ import difflib
 import logging
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion, has_cifar, read_cifar
 from sparsyedge.edge.data.dataset import Dataset, check
-from sparsyedge.edge.data.digits import read_digits
+from sparsyedge.edge.data.digits import DIGIT_NAMES, read_digits
 from sparsyedge.edge.data.download import Archive, fetch
 from sparsyedge.edge.data.folder import has_image_folders, read_image_folders
+from sparsyedge.edge.data.form import Form
 from sparsyedge.edge.data.npz import read_npz
-from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, has_speech, read_speech_folder, read_speech_npz
+from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, SPEECH_WORDS, has_speech, read_speech_folder, read_speech_npz
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["DATASETS", "known_datasets", "load", "load_cifar", "load_speech"]
+__all__ = ["DATASETS", "FORMS", "known_datasets", "load", "load_cifar", "load_speech"]
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sparsyedge.datasets"
 
 
-def load(name_or_path: str, data_dir: Path | None = None) -> Dataset:
+def load(name_or_path: str, data_dir: Path | None = None, *, train_only: bool = False) -> Dataset:
     """The data set called so, or the user's own in an .npz file or a folder of images; checked and ready to partition.
 
     Looks in `data_dir`, then in $SPARSYEDGE_DATA, then in ~/.cache/sparsyedge, and downloads into the last one what is
-    in none of them; that blocks for as long as the network takes.
+    in none of them; that blocks for as long as the network takes. With `train_only` the test part is left out and need
+    not be there.
     """
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise DataError(f"data_dir = {data_dir} is not a folder; create it, or leave it out to use the cache")
-    if name_or_path in _LOADERS:
-        dataset = _LOADERS[name_or_path](data_dir)
-    elif name_or_path.endswith(".npz"):
-        dataset = _load_own(name_or_path, data_dir)
-    elif (folder := _image_folder(name_or_path, data_dir)) is not None:
-        dataset = read_image_folders(folder, name=name_or_path)
-    elif (plugin := _plugin(name_or_path)) is not None:
-        dataset = _load_plugin(plugin, data_dir)
-    else:
-        near = difflib.get_close_matches(name_or_path, _LOADERS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "give one of these, or a folder with train/CLASS and test/CLASS"
-        raise DataError(
-            f"data set {name_or_path!r} is unknown; known are {', '.join(known_datasets())} and *.npz files: {hint}"
-        )
-    check(dataset)
+    try:
+        dataset = _read(name_or_path, data_dir, train_only=train_only)
+    except OSError as error:
+        raise DataError(f"data set {name_or_path} cannot be read: {error}") from error
+    if train_only:
+        dataset = replace(dataset, test=dataset.train.none())
+    check(dataset, train_only=train_only)
     return dataset
+
+
+def _read(name_or_path: str, data_dir: Path | None, *, train_only: bool) -> Dataset:
+    if name_or_path in _BUILTIN:
+        return _BUILTIN[name_or_path].load(data_dir)
+    if name_or_path.endswith(".npz"):
+        return _load_own(name_or_path, data_dir, train_only=train_only)
+    if (folder := _image_folder(name_or_path, data_dir)) is not None:
+        return read_image_folders(folder, name=name_or_path, train_only=train_only)
+    if (plugin := _plugin(name_or_path)) is not None:
+        return _load_plugin(plugin, data_dir)
+    if Path(name_or_path).expanduser().is_dir():
+        raise DataError(
+            f"data set {name_or_path} is a folder without images; wanted are train/CLASS/ and test/CLASS/ with one "
+            "file per image, or, to train on a device, CLASS/ alone"
+        )
+    near = difflib.get_close_matches(name_or_path, _BUILTIN, n=1)
+    hint = f"did you mean {near[0]}?" if near else "give one of these, or a folder with train/CLASS and test/CLASS"
+    raise DataError(
+        f"data set {name_or_path!r} is unknown; known are {', '.join(known_datasets())} and *.npz files: {hint}"
+    )
 
 
 def known_datasets() -> tuple[str, ...]:
@@ -110,12 +126,12 @@ def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
                 return read_cifar(unpacked, version)
         whole = folder / f"{version.name}.npz"
         if whole.is_file():
-            return read_npz(whole, name=version.name, classes=version.classes)
+            return read_npz(whole, name=version.name, classes=version.classes, names=version.names)
     for folder in folders:
         subset = folder / f"{version.name}_small.npz"
         if subset.is_file():
             log.warning("%s was not found whole; using the subset %s", version.name, subset)
-            return read_npz(subset, name=version.name, classes=version.classes)
+            return read_npz(subset, name=version.name, classes=version.classes, names=version.names)
     files = version.train_files + version.test_files
     by_hand = (
         f"unpack it, then put its folder {version.archive.folder}/ (or one {version.name}.npz with x_train, y_train, "
@@ -137,12 +153,12 @@ def _fetch(name: str, archive: Archive, files: Collection[str] | None, folders: 
         ) from error
 
 
-def _load_own(path: str, data_dir: Path | None) -> Dataset:
+def _load_own(path: str, data_dir: Path | None, *, train_only: bool) -> Dataset:
     """A path as given, relative to the working folder first, then to the folders where data is looked for."""
     candidates = [Path(path).expanduser(), *(folder / path for folder in _search_folders(data_dir))]
     for candidate in candidates:
         if candidate.is_file():
-            return read_npz(candidate, name=path)
+            return read_npz(candidate, name=path, train_only=train_only)
     raise DataError(f"data set {path} is no file; looked at {', '.join(map(str, dict.fromkeys(candidates)))}")
 
 
@@ -157,11 +173,22 @@ def _cache_folder() -> Path:
     return Path.home() / ".cache" / "sparsyedge"
 
 
-_LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
-    "digits": lambda _: read_digits(),
-    "cifar10": partial(load_cifar, CIFAR10),
-    "cifar100": partial(load_cifar, CIFAR100),
-    "speech_commands": partial(load_speech, "speech_commands"),
-    "speech_commands_mel": partial(load_speech, "speech_commands_mel", mel=True),
+@dataclass(frozen=True)
+class _Builtin:
+    form: Form
+    """Known without the data: models are exported where the data is not."""
+    load: Callable[[Path | None], Dataset]
+
+
+_BUILTIN = {
+    "digits": _Builtin(Form((3, 32, 32), 10, DIGIT_NAMES), lambda _: read_digits()),
+    "cifar10": _Builtin(Form((3, 32, 32), 10, CIFAR10.names), partial(load_cifar, CIFAR10)),
+    "cifar100": _Builtin(Form((3, 32, 32), 100, CIFAR100.names), partial(load_cifar, CIFAR100)),
+    "speech_commands": _Builtin(Form((1, 1, 8000), 35, SPEECH_WORDS, "int16"), partial(load_speech, "speech_commands")),
+    "speech_commands_mel": _Builtin(
+        Form((1, 40, 98), 35, SPEECH_WORDS, "float32"), partial(load_speech, "speech_commands_mel", mel=True)
+    ),
 }
-DATASETS = tuple(_LOADERS)
+DATASETS = tuple(_BUILTIN)
+FORMS = {name: builtin.form for name, builtin in _BUILTIN.items()}
+"""What a model has to know of each of them."""

@@ -1,12 +1,14 @@
-"""A data set in one .npz file: a user's own data, or CIFAR converted once.
+"""A data set in one .npz file: a user's own data, or CIFAR converted once. docs/data.md has an example of each layout.
 
-Keys: x_train, y_train, x_test, y_test. Images are uint8 (samples, height, width, channels) or float32
-(samples, channels, height, width) that is already normalised; labels are integers from 0. `names`, where present, says
-how many classes there are; else the largest train label does.
+Keys: x_train and y_train; x_test and y_test, which a device does without; names, what the classes are called. Images
+are uint8 (samples, height, width, channels), or (samples, height, width) where they are grey, or float32 (samples,
+channels, height, width) that is already normalised; labels are integers from 0. Where there are no names, the largest
+train label says how many classes there are.
 """
 
 from __future__ import annotations
 
+import logging
 import zipfile
 import zlib
 from pathlib import Path
@@ -20,53 +22,112 @@ from sparsyedge.edge.errors import DataError
 
 __all__ = ["read_npz"]
 
-_KEYS = ("x_train", "y_train", "x_test", "y_test")
+log = logging.getLogger(__name__)
+
+_TRAIN, _TEST = ("x_train", "y_train"), ("x_test", "y_test")
 _MOST_CHANNELS = 4
+_CHANNELS_OF_IMAGES = (1, 3, 4)
 
 
-def read_npz(path: Path, *, name: str, classes: int | None = None) -> Dataset:
-    """The data set in `path`, with `classes` taken from the file where it is not given; values are not checked yet."""
-    arrays = _read_arrays(path)
+def read_npz(
+    path: Path, *, name: str, classes: int | None = None, names: tuple[str, ...] = (), train_only: bool = False
+) -> Dataset:
+    """The data set in `path`; values are not checked yet.
+
+    `classes` and `names` are those of a well-known data set; names in the file go before them. With `train_only` the
+    test part is not read.
+    """
+    arrays = _read_arrays(path, train_only=train_only)
     train = _samples(arrays, "train", path)
-    test = _samples(arrays, "test", path)
+    test = _samples(arrays, "test", path) if "x_test" in arrays else train.none()
+    if "names" in arrays:
+        names = _names(arrays["names"], path)
     if classes is None:
         # A largest label of -1 or a missing one is for the check to report.
-        classes = len(arrays["names"]) if "names" in arrays else int(train.y.max(initial=-1)) + 1
-    return Dataset(name, train, test, classes)
+        classes = len(names) if names else int(train.y.max(initial=-1)) + 1
+    return Dataset(name, train, test, classes, names)
 
 
-def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _read_arrays(path: Path, *, train_only: bool) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             present = {Path(member).stem for member in archive.namelist()}
-        missing = [key for key in _KEYS if key not in present]
+        wanted = [*_TRAIN, *(_TEST if not train_only and present & set(_TEST) else ())]
+        missing = [key for key in wanted if key not in present]
         if missing:
             raise DataError(
-                f"{path} has no {', '.join(missing)}; it must hold the arrays {', '.join(_KEYS)}: "
+                f"{path} has no {', '.join(missing)}; it must hold the arrays {', '.join(wanted)}: "
                 "write it with numpy.savez"
             )
         with np.load(path, allow_pickle=False) as stored:
-            return {key: stored[key] for key in (*_KEYS, "names") if key in stored}
+            return {key: stored[key] for key in (*wanted, "names") if key in stored}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read as an .npz of plain arrays ({error}); write it with numpy.savez, without objects"
         ) from error
 
 
+def _names(stored: NDArray[Any], path: Path) -> tuple[str, ...]:
+    if stored.dtype.kind != "U" or stored.ndim != 1:
+        raise DataError(
+            f"names in {path} is {stored.dtype} of shape {stored.shape}; wanted is a list of texts, as in "
+            "names=['cat', 'dog']: convert it with astype(str)"
+        )
+    if not len(stored):
+        raise DataError(f"names in {path} is empty; give each class a name, or leave `names` out")
+    return tuple(map(str, stored))
+
+
 def _samples(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> Samples:
     x, y = arrays.pop(f"x_{part}"), arrays.pop(f"y_{part}")
+    if y.dtype.kind in "US":
+        raise DataError(
+            f"y_{part} in {path} is text; labels are integers, and `names` says what they mean: write both with "
+            "names, y = numpy.unique(y, return_inverse=True)"
+        )
     if y.dtype.kind not in "iu":
         raise DataError(f"y_{part} in {path} is {y.dtype}; labels must be integers: convert it with astype('int64')")
+    where = f"x_{part} in {path}"
     if x.dtype == np.uint8:
-        if x.ndim != 4 or x.shape[3] > _MOST_CHANNELS:
-            raise DataError(
-                f"x_{part} in {path} is uint8 of shape {x.shape}; wanted is (samples, height, width, channels) "
-                f"with at most {_MOST_CHANNELS} channels: transpose it"
-            )
-        x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    elif x.dtype != np.float32:
+        x = _channels_first(x, where)
+    elif x.dtype == np.float32:
+        _check_float_layout(x, where)
+    else:
+        pixels = "pixels of 0..255 with astype('uint8')"
+        normalised = "numbers that are normalised to -1..1 with astype('float32')"
         raise DataError(
-            f"x_{part} in {path} is {x.dtype}; allowed are uint8 (samples, height, width, channels) and normalised "
-            "float32 (samples, channels, height, width): convert it with astype"
+            f"{where} is {x.dtype}; allowed are uint8 (samples, height, width, channels) and normalised float32 "
+            f"(samples, channels, height, width): convert {pixels}, {normalised}"
         )
     return Samples(x, y.astype(np.int64))
+
+
+def _channels_first(x: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
+    """Images as training wants them, from the layout that image files and most data sets have."""
+    if x.ndim == 3:
+        log.info("%s has shape %s: taken as grey images of %d x %d pixels", where, x.shape, *x.shape[1:])
+        return np.ascontiguousarray(x[:, np.newaxis])
+    if x.ndim != 4 or x.shape[3] > _MOST_CHANNELS:
+        channels_first = x.ndim == 4 and x.shape[1] <= _MOST_CHANNELS
+        remedy = "its channels come first: x.transpose(0, 2, 3, 1) puts them last" if channels_first else "reshape it"
+        raise DataError(
+            f"{where} is uint8 of shape {x.shape}; wanted is (samples, height, width, channels) with at most "
+            f"{_MOST_CHANNELS} channels, or (samples, height, width): {remedy}"
+        )
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+
+
+def _check_float_layout(x: NDArray[np.float32], where: str) -> None:
+    """Refuse images whose channels come last: a model of 28 channels can be trained on them, and learns little."""
+    if x.ndim == 3:
+        raise DataError(
+            f"{where} is float32 of shape {x.shape}; wanted is (samples, channels, height, width): x[:, None] makes "
+            "it one channel"
+        )
+    if x.ndim == 4 and x.shape[1] == x.shape[2] > _MOST_CHANNELS and x.shape[3] in _CHANNELS_OF_IMAGES:
+        _, height, width, channels = x.shape
+        raise DataError(
+            f"{where} is float32 of shape {x.shape}, which looks like (samples, height, width, channels); wanted is "
+            f"(samples, channels, height, width): x.transpose(0, 3, 1, 2) makes it {channels} x {height} x {width}. "
+            f"Where it does have {height} channels, swap height and width: x.transpose(0, 1, 3, 2)"
+        )

@@ -19,7 +19,15 @@ from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.data.download import Archive
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["SPEECH_ARCHIVE", "has_speech", "log_mel", "read_speech_folder", "read_speech_npz", "resample_to_8k"]
+__all__ = [
+    "SPEECH_ARCHIVE",
+    "SPEECH_WORDS",
+    "has_speech",
+    "log_mel",
+    "read_speech_folder",
+    "read_speech_npz",
+    "resample_to_8k",
+]
 
 # Size and checksum as in tensorflow_datasets/url_checksums/speech_commands.txt.
 SPEECH_ARCHIVE = Archive(
@@ -30,6 +38,13 @@ SPEECH_ARCHIVE = Archive(
     unpacked_bytes=3_500_000_000,  # 105,829 clips of at most eight blocks of 4 KiB
     bare=True,
 )
+
+# The folders of that archive, in order of name.
+_WORDS = """
+backward bed bird cat dog down eight five follow forward four go happy house learn left marvin nine no off on one right
+seven sheila six stop three tree two up visual wow yes zero
+"""
+SPEECH_WORDS = tuple(_WORDS.split())
 
 RATE = 16_000
 CLIP = RATE
@@ -73,7 +88,7 @@ def read_speech_folder(folder: Path, *, name: str, mel: bool = False) -> Dataset
             f"{folder} has .wav files of {len(words)} words, none for training or none for testing; unpack the archive "
             "of Speech Commands there again"
         )
-    return Dataset(name, _join(parts[TRAIN]), _join(parts[TEST]), len(words))
+    return Dataset(name, _join(parts[TRAIN]), _join(parts[TEST]), len(words), tuple(words))
 
 
 def read_speech_npz(path: Path, *, name: str, mel: bool = False) -> Dataset:
@@ -91,7 +106,7 @@ def read_speech_npz(path: Path, *, name: str, mel: bool = False) -> Dataset:
     train, test = (
         Samples(_features(x[split == part], mel=mel), y[split == part].astype(np.int64)) for part in (TRAIN, TEST)
     )
-    return Dataset(name, train, test, len(names))
+    return Dataset(name, train, test, len(names), tuple(map(str, names)))
 
 
 def _features(sound: Int16Array, *, mel: bool) -> Int16Array | NDArray[np.float32]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.benchmarks.simulate.command import main
@@ -198,6 +200,26 @@ def test_run_does_not_go_on_with_other_data(make_config: MakeConfig, tmp_path: P
         simulate(config, workers=1)
     write(90)
     assert len(simulate(config, workers=1).rounds) == 2
+
+
+def test_classes_go_by_name_however_the_data_numbers_them(
+    make_config: MakeConfig, digits_artifacts: Artifacts, tmp_path: Path
+) -> None:
+    names = tuple("abcdefghij")
+    named = Artifacts(tmp_path / "named", msgspec.structs.replace(digits_artifacts.manifest, class_names=names))
+    shutil.copytree(digits_artifacts.directory, named.directory)
+    named.save_manifest()
+    x = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    y = np.arange(40) % 10
+
+    def run(folder: str, labels: NDArray[np.int64], names: Sequence[str]) -> tuple[str | None, float | None]:
+        path = tmp_path / f"{folder}.npz"
+        np.savez(path, x_train=x, y_train=labels, x_test=x, y_test=labels, names=names)
+        config = make_config(folder, devices=2, cohort_size=2, rounds=1, dataset=str(path))
+        summary = simulate(msgspec.structs.replace(config, artifacts=str(named.directory)), workers=1)
+        return summary.run.model_id, summary.rounds[0].test_loss
+
+    assert run("one", y, names) == run("other", 9 - y, names[::-1])
 
 
 def children_of(process: int) -> dict[int, bytes]:

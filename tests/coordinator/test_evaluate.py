@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.evaluate import Evaluator, check_fit, global_sparsity
+from sparsyedge.coordinator.evaluate import Evaluator, evaluation_samples, global_sparsity
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.errors import DataError
@@ -49,8 +49,16 @@ def test_global_sparsity_counts_exact_zeros_of_prunable_weights() -> None:
 
 def test_data_that_the_model_does_not_take_is_refused(manifest: Manifest) -> None:
     samples = Samples(np.zeros((2, 512, 1, 1), dtype=np.float32), np.zeros(2, dtype=np.int64))
-    check_fit(Dataset("own", samples, samples, 4), manifest)
-    with pytest.raises(DataError, match="data set own has samples of shape"):
-        check_fit(Dataset("own", samples, samples, 3), manifest)
-    with pytest.raises(DataError, match="exported for"):
-        check_fit(Dataset("own", samples, samples, 4), msgspec.structs.replace(manifest, input_shape=(3, 32, 32)))
+    evaluation_samples(Dataset("own", samples, samples, 4), manifest)
+    with pytest.raises(DataError, match="data set own has 3 classes, the artifacts were exported for 4"):
+        evaluation_samples(Dataset("own", samples, samples, 3), manifest)
+    other = msgspec.structs.replace(manifest, input_shape=(3, 32, 32))
+    with pytest.raises(DataError, match=r"own has samples of shape \(512, 1, 1\), the model takes \(3, 32, 32\)"):
+        evaluation_samples(Dataset("own", samples, samples, 4), other)
+
+
+def test_test_data_goes_by_name_and_may_lack_classes(manifest: Manifest) -> None:
+    named = msgspec.structs.replace(manifest, class_names=("coat", "dress", "shirt", "trouser"))
+    samples = Samples(np.zeros((2, 512, 1, 1), dtype=np.float32), np.array([0, 1]))
+    fitted = evaluation_samples(Dataset("own", samples, samples, 2, ("trouser", "coat")), named)
+    assert fitted.y.tolist() == [3, 0]

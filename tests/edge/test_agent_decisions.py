@@ -9,16 +9,11 @@ from fixtures.fake_coordinator import (
     DEVICE,
     NO_BLOB,
     SAMPLES,
-    manifest,
     round_task,
-    samples,
 )
 
-from sparsyedge.edge.agent import Action, check_fit, decide, describe
-from sparsyedge.edge.artifacts import decode_manifest
-from sparsyedge.edge.data import Samples
+from sparsyedge.edge.agent import Action, decide, describe
 from sparsyedge.edge.energy import PhaseCost
-from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.messages import (
     Report,
 )
@@ -77,22 +72,6 @@ def test_key_depends_on_what_the_update_depends_on_and_on_nothing_else() -> None
         ),
     ]
     assert len({key, *others}) == len(others) + 1
-
-
-def test_data_that_fits_the_model_is_taken() -> None:
-    check_fit(samples(), decode_manifest(manifest(), source="test"))
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (samples(shape=(1, 8, 8)), r"samples have shape \(1, 8, 8\), the model takes \(3, 8, 8\); point"),
-        (samples(label=4), r"data has label 4, the model knows 0\.\.3; point"),
-    ],
-)
-def test_data_that_does_not_fit_the_model_is_refused(data: Samples, sentence: str) -> None:
-    with pytest.raises(DataError, match=sentence):
-        check_fit(data, decode_manifest(manifest(), source="test"))
 
 
 def test_report_is_one_line_with_every_figure() -> None:

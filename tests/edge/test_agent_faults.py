@@ -107,7 +107,7 @@ def test_model_that_is_not_the_announced_one_is_refused_and_tried_again(
     [
         ({"version": 99}, "manifest version 99"),
         ({"ops_abi": 99}, "op library ABI 99"),
-        ({"input_shape": [1, 8, 8]}, "samples have shape"),
+        ({"input_shape": [1, 8, 8]}, "samples of shape"),
         ({"classes": 3}, "data has label 3"),
     ],
 )

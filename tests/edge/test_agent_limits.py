@@ -7,10 +7,11 @@ from fixtures.fake_coordinator import TOPICS, Coordinator, FakeSession, round_ta
 
 from sparsyedge.edge import agent as agent_module
 from sparsyedge.edge import courier as courier_module
-from sparsyedge.edge.agent import Agent, check_fit
+from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.config import LimitsConfig
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.limits import CHECK_S, Limits, Vitals
 from sparsyedge.edge.link import Received
@@ -81,13 +82,13 @@ def test_a_device_whose_data_does_not_suit_the_model_declines_the_run(
 ) -> None:
     tried = []
 
-    def counted(data: Samples, manifest: Manifest) -> None:
+    def counted(data: Samples, names: tuple[str, ...], manifest: Manifest, *, owner: str) -> Samples:
         tried.append(data)
         coordinator.announce(round_task(round=2))
         coordinator.inbox.append(Received(TOPICS.round, encode(round_task(state="finished")), retained=False))
-        check_fit(data, manifest)
+        return fit_to_model(data, names, manifest, owner=owner)
 
-    monkeypatch.setattr(agent_module, "check_fit", counted)
+    monkeypatch.setattr(agent_module, "fit_to_model", counted)
     coordinator.announce(round_task())
     make_agent(samples(label=99)).run()
     assert len(tried) == 1
@@ -97,12 +98,12 @@ def test_a_device_whose_data_does_not_suit_the_model_declines_the_run(
 def test_a_device_takes_part_in_a_run_after_one_that_it_declined(
     coordinator: Coordinator, make_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def declined_at_first(data: Samples, manifest: Manifest) -> None:
-        monkeypatch.setattr(agent_module, "check_fit", check_fit)
+    def declined_at_first(data: Samples, names: tuple[str, ...], manifest: Manifest, *, owner: str) -> Samples:
+        monkeypatch.setattr(agent_module, "fit_to_model", fit_to_model)
         coordinator.announce(round_task(run="another"))
         raise DataError("all batches hold one sample")
 
-    monkeypatch.setattr(agent_module, "check_fit", declined_at_first)
+    monkeypatch.setattr(agent_module, "fit_to_model", declined_at_first)
     coordinator.announce(round_task())
     make_agent().run()
     assert "all batches hold one sample" in reasons(coordinator)

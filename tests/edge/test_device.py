@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparsyedge.edge.config import DataConfig, PartitionConfig
-from sparsyedge.edge.device import load_samples
+from sparsyedge.edge.device import load_data
 from sparsyedge.edge.errors import ConfigError, DataError
 from sparsyedge.edge.link import Link, Received
 from sparsyedge.edge.messages import DeviceStatus, Topics, decode
@@ -33,24 +33,24 @@ def partition(index: int) -> PartitionConfig:
 
 
 def test_device_without_a_partition_trains_on_all_samples(own_data: Path) -> None:
-    assert len(load_samples(DataConfig(dataset=str(own_data)))) == SAMPLES
+    assert len(load_data(DataConfig(dataset=str(own_data))).train) == SAMPLES
 
 
 def test_shares_of_all_devices_make_up_the_data_set(own_data: Path) -> None:
-    shares = [load_samples(DataConfig(dataset=str(own_data), partition=partition(index))) for index in range(4)]
+    shares = [load_data(DataConfig(dataset=str(own_data), partition=partition(index))).train for index in range(4)]
     first_pixels = np.concatenate([share.x.reshape(len(share), -1) for share in shares])
-    everything = load_samples(DataConfig(dataset=str(own_data))).x.reshape(SAMPLES, -1)
+    everything = load_data(DataConfig(dataset=str(own_data))).train.x.reshape(SAMPLES, -1)
     assert sorted(map(bytes, first_pixels)) == sorted(map(bytes, everything))
 
 
 def test_share_that_does_not_exist_is_refused(own_data: Path) -> None:
     with pytest.raises(ConfigError, match=r"`data\.partition\.index` has value 4, allowed are 0\.\.3 for 4 devices"):
-        load_samples(DataConfig(dataset=str(own_data), partition=partition(4)))
+        load_data(DataConfig(dataset=str(own_data), partition=partition(4)))
 
 
 def test_data_set_that_does_not_exist_is_refused() -> None:
     with pytest.raises(DataError, match="did you mean cifar10"):
-        load_samples(DataConfig(dataset="cifar_10"))
+        load_data(DataConfig(dataset="cifar_10"))
 
 
 @pytest.mark.mosquitto

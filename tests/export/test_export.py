@@ -131,6 +131,7 @@ def test_the_command_prints_one_json_document(tmp_path: Path, capfd: pytest.Capt
     document = json.loads(captured.out)
     assert document["directory"] == str(out)
     assert document["parity"]["gradient"] <= 3e-5
+    assert (document["input_shape"], document["classes"], document["class_names"]) == ([3, 16, 16], 5, [])
     assert captured.err == ""
 
 

@@ -105,3 +105,24 @@ def test_another_number_type_is_refused() -> None:
 def test_a_single_class_is_refused() -> None:
     with pytest.raises(DataError, match="1 classes"):
         check(replace(GOOD, classes=1))
+
+
+def pixels_as_float(high: float, *, whole: bool) -> Samples:
+    x = np.linspace(0, high, 6 * 48, dtype=np.float32).reshape(6, 3, 4, 4)
+    return Samples(np.rint(x) if whole else x, images(6).y)
+
+
+@pytest.mark.parametrize(("high", "whole"), [(255, True), (255, False), (240, False), (16, True)])
+def test_pixels_stored_as_float_are_refused_with_what_to_do(high: float, whole: bool) -> None:
+    with pytest.raises(DataError, match=rf"float32 from 0 to {high}, which looks like pixels.*-1\.\.1 with x /"):
+        check(replace(GOOD, train=pixels_as_float(high, whole=whole)))
+
+
+@pytest.mark.parametrize("high", [1, 2, 16, 1000])
+def test_other_numbers_are_used_as_they_are(high: float) -> None:
+    check(replace(GOOD, train=pixels_as_float(high, whole=False), test=normalised(3)))
+
+
+def test_names_that_are_not_as_many_as_classes_are_refused() -> None:
+    with pytest.raises(DataError, match="3 classes and 2 names"):
+        check(replace(GOOD, names=("a", "b")))

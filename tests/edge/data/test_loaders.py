@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsyedge.edge.data import DATASETS, load
+from sparsyedge.edge.data import DATASETS, FORMS, Form, form_of, load
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion
 from sparsyedge.edge.errors import DataError
 
@@ -193,7 +194,50 @@ def test_own_file_is_also_found_in_the_data_folder(tmp_path: Path) -> None:
 
 def test_names_in_the_file_say_how_many_classes_there_are(tmp_path: Path) -> None:
     write_npz(tmp_path / "own.npz", names=np.array(["a", "b", "c", "never seen"]))
-    assert load(str(tmp_path / "own.npz")).classes == 4
+    dataset = load(str(tmp_path / "own.npz"))
+    assert (dataset.classes, dataset.names) == (4, ("a", "b", "c", "never seen"))
+
+
+def test_well_known_data_sets_are_named_with_and_without_their_data(tmp_path: Path) -> None:
+    write_binary(tmp_path / "cifar-10-batches-bin", CIFAR10)
+    write_binary(tmp_path / "cifar-100-binary", CIFAR100)
+    for name, first in (("digits", "0"), ("cifar10", "airplane"), ("cifar100", "apple")):
+        dataset = load(name, tmp_path)
+        assert form_of(dataset) == FORMS[name]
+        assert dataset.names[0] == first
+
+
+def test_grey_images_need_no_axis_for_channels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    grey = np.arange(6 * 5 * 7, dtype=np.uint8).reshape(6, 5, 7)
+    write_npz(tmp_path / "own.npz", x_train=grey, x_test=grey[:2])
+    np.testing.assert_array_equal(load(str(tmp_path / "own.npz")).train.x, grey[:, np.newaxis])
+    assert "x_train" in caplog.text
+    assert "taken as grey images of 5 x 7 pixels" in caplog.text
+
+
+def test_many_channels_are_possible_where_they_are_no_pixels(tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 6 * 28 * 28, dtype=np.float32).reshape(6, 28, 1, 28)
+    write_npz(tmp_path / "own.npz", x_train=x, x_test=x[:2])
+    assert form_of(load(str(tmp_path / "own.npz"))) == Form((28, 1, 28), 3, (), "float32")
+
+
+def test_a_device_trains_on_a_file_without_a_test_part(tmp_path: Path) -> None:
+    write_npz(tmp_path / "own.npz", x_test=None, y_test=None)
+    dataset = load(str(tmp_path / "own.npz"), train_only=True)
+    assert (len(dataset.train), len(dataset.test)) == (6, 0)
+    with pytest.raises(DataError, match=r"test part of data set .* is empty.*add x_test and y_test"):
+        load(str(tmp_path / "own.npz"))
+
+
+def test_a_device_does_not_look_at_the_test_part(tmp_path: Path) -> None:
+    write_npz(tmp_path / "own.npz", y_test=np.array([0, 99]))
+    assert len(load(str(tmp_path / "own.npz"), train_only=True).test) == 0
+
+
+def test_a_device_may_have_one_class(tmp_path: Path) -> None:
+    write_npz(tmp_path / "own.npz", y_train=np.zeros(6, dtype=np.int64))
+    assert load(str(tmp_path / "own.npz"), train_only=True).classes == 1
 
 
 @pytest.mark.parametrize(
@@ -202,8 +246,23 @@ def test_names_in_the_file_say_how_many_classes_there_are(tmp_path: Path) -> Non
         ({"x_test": None}, "has no x_test"),
         ({"y_train": np.zeros(6)}, "y_train .* is float64; labels must be integers"),
         ({"y_test": np.array([0, 3])}, r"label 3 of sample 1 in the test part"),
-        ({"x_train": np.zeros((6, 3, 32, 32), dtype=np.uint8)}, r"\(6, 3, 32, 32\).*height, width, channels"),
-        ({"x_train": np.zeros((6, 3, 5, 7))}, "x_train .* is float64; allowed are"),
+        ({"y_train": np.array(list("abcabc"))}, r"y_train .* is text; .*names, y = numpy\.unique"),
+        ({"x_train": np.zeros((6, 3, 32, 32), dtype=np.uint8)}, r"\(6, 3, 32, 32\).*x\.transpose\(0, 2, 3, 1\)"),
+        ({"x_train": np.zeros((6, 28 * 28), dtype=np.uint8)}, r"\(6, 784\).*reshape it"),
+        (
+            {"x_train": np.zeros((6, 28, 28, 1), dtype=np.float32)},
+            r"looks like .*makes it 1 x 28 x 28",
+        ),
+        ({"x_train": np.zeros((6, 28, 28), dtype=np.float32)}, r"x\[:, None\] makes it one channel"),
+        ({"x_train": np.zeros((6, 3, 5, 7))}, r"x_train .* is float64; allowed are .*with astype\('float32'\)"),
+        ({"x_train": np.zeros((6, 5, 7, 3), dtype=np.int64)}, r"is int64; .*pixels of 0\.\.255 with astype\('uint8'\)"),
+        ({"x_train": np.zeros((6, 3, 5, 7), dtype=np.float32)}, "type float32 and test samples of type uint8"),
+        ({"names": np.array(["a", "b"])}, r"label 2 of sample 2 in the train part .*give it a name, there are 2"),
+        ({"names": np.array(["a", "b", "a"])}, "calls two classes 'a'"),
+        ({"names": np.array(["a", "b", "c\nd"])}, r"class called 'c\\nd'; a name has 1 to 200 printable"),
+        ({"names": np.array(["a", "b", "c" * 201])}, "a name has 1 to 200 printable"),
+        ({"names": np.array(["a", "b", ""])}, "a name has 1 to 200 printable"),
+        ({"names": np.arange(3)}, r"names in .* is int64 of shape \(3,\); wanted is a list of texts"),
         ({"x_train": np.full((6, 3, 5, 7), np.nan, dtype=np.float32)}, "sample 0 .* holds nan"),
         ({"x_train": np.array([{}] * 6, dtype=object)}, "without objects"),
         ({"x_train": np.zeros((0, 5, 7, 3), np.uint8), "y_train": np.zeros(0, np.uint8)}, "has 0 classes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import wave
 from dataclasses import replace
@@ -90,6 +91,53 @@ def test_a_damaged_image_is_refused_by_name(tmp_path: Path, content: bytes) -> N
         load(str(tmp_path / "fruit"))
 
 
+def test_classes_are_called_as_their_folders(tmp_path: Path) -> None:
+    assert load(str(write_folders(tmp_path / "fruit"))).names == ("apple", "pear")
+
+
+def test_a_device_trains_on_folders_without_a_test_part(tmp_path: Path) -> None:
+    folder = write_folders(tmp_path / "fruit")
+    shutil.rmtree(folder / "test")
+    for place in (folder, folder / "train"):
+        dataset = load(str(place), train_only=True)
+        assert (dataset.names, len(dataset.train), len(dataset.test)) == (("apple", "pear"), 4, 0)
+        with pytest.raises(DataError, match=r"test part of data set .* is empty, .*test/CLASS/"):
+            load(str(place))
+
+
+def test_what_a_file_manager_hides_is_no_class_and_no_image(tmp_path: Path) -> None:
+    folder = write_folders(tmp_path / "fruit") / "train"
+    write_ppm(folder / ".thumbnails" / "0.ppm", 1)
+    (folder / "pear" / "._0.ppm").write_bytes(b"what macOS leaves behind")
+    assert load(str(folder.parent)).names == ("apple", "pear")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("train/0.ppm", r"has train/, which holds a part of the data, beside pear/, .*move the folders of classes"),
+        ("test/apple/0.ppm", r"has test/, which holds a part of the data, beside pear/"),
+    ],
+)
+def test_folders_that_can_be_read_in_two_ways_are_refused(tmp_path: Path, path: str, message: str) -> None:
+    write_ppm(tmp_path / "fruit" / path, 1)
+    write_ppm(tmp_path / "fruit" / "pear" / "0.ppm", 1)
+    with pytest.raises(DataError, match=message):
+        load(str(tmp_path / "fruit"), train_only=True)
+
+
+def test_a_folder_without_a_train_part_is_refused(tmp_path: Path) -> None:
+    folder = write_folders(tmp_path / "fruit")
+    shutil.rmtree(folder / "train")
+    with pytest.raises(DataError, match=r"has test/ and no train/; move"):
+        load(str(folder), train_only=True)
+
+
+def test_a_folder_without_images_is_told_what_belongs_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is a folder without images; wanted are train/CLASS/ and test/CLASS/"):
+        load(str(tmp_path))
+
+
 def test_images_that_need_pillow_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (write_folders(tmp_path / "fruit") / "train" / "apple" / "5.png").write_bytes(b"\x89PNG")
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -169,7 +217,7 @@ def write_speech(root: Path) -> Path:
 
 def test_speech_follows_the_official_lists(tmp_path: Path) -> None:
     dataset = load("speech_commands", write_speech(tmp_path / "data"))
-    assert (len(dataset.train), len(dataset.test), dataset.classes) == (4, 2, 2)
+    assert (len(dataset.train), len(dataset.test), dataset.names) == (4, 2, ("no", "yes"))
     assert dataset.train.x.shape[1:] == (1, 1, 8000)
     assert dataset.train.y.tolist() == [0, 0, 1, 1]
     # In the middle of a constant clip the filter has nothing to do; behind its end there is silence.

@@ -1,0 +1,60 @@
+"""What a model has to know of the data that it is made for, and how that is told to a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from sparsyedge.edge.artifacts import SampleType
+from sparsyedge.edge.data.dataset import Dataset, Samples
+
+__all__ = ["Form", "describe", "form_of", "list_names"]
+
+_MEANING: dict[SampleType, str] = {
+    "uint8": "pixels of 0..255",
+    "int16": "sound",
+    "float32": "normalised already and used as they are",
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Shape, type and classes of a data set, without its samples."""
+
+    shape: tuple[int, int, int]
+    """Channels, height, width of one sample."""
+    classes: int
+    names: tuple[str, ...] = ()
+    """What the classes are called, in the order of their numbers; empty where nobody named them."""
+    sample_type: SampleType = "uint8"
+
+
+def form_of(dataset: Dataset) -> Form:
+    """The form of a data set that was checked."""
+    channels, height, width = dataset.train.x.shape[1:]
+    sample_type = cast("SampleType", dataset.train.x.dtype.name)
+    return Form((channels, height, width), dataset.classes, dataset.names, sample_type)
+
+
+def describe(form: Form, samples: Samples | None = None) -> list[str]:
+    """What was understood, in lines of 80 columns; of numbers that nothing scales, `samples` gives the range."""
+    values = ""
+    if samples is not None and form.sample_type == "float32":
+        values = f": {samples.x.min():.3g} to {samples.x.max():.3g}"
+    names = f": {list_names(form.names)}" if form.names else ", without names"
+    return [
+        f"input    {' x '.join(map(str, form.shape))} (channels, height, width)",
+        f"samples  {form.sample_type}, {_MEANING[form.sample_type]}{values}",
+        f"classes  {form.classes}{names}",
+    ]
+
+
+def list_names(names: Sequence[str], *, room: int = 60) -> str:
+    """As many names as fit into `room` characters, and dots for the rest; at least a part of one."""
+    shown: list[str] = []
+    for name in names:
+        if shown and len(", ".join([*shown, name])) > room:
+            return ", ".join([*shown, "..."])
+        shown.append(name if len(name) <= room else name[: room - 3] + "...")
+    return ", ".join(shown)

@@ -1,0 +1,165 @@
+"""What data an export is for: taken from the data, said, and refused where it cannot be meant."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsyedge.edge.artifacts import Artifacts, Manifest
+from sparsyedge.edge.data import FORMS, Form
+from sparsyedge.edge.errors import ConfigError, DataError, SparsyedgeError
+from sparsyedge.export.cli import main
+from sparsyedge.export.data_form import understand
+
+CLOTHES = ["tshirt", "trouser", "pullover"]
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """Grey images of three classes with names, without a test part."""
+    path = tmp_path / "mine.npz"
+    x = np.arange(6 * 16 * 16, dtype=np.uint32).astype(np.uint8).reshape(6, 16, 16)
+    np.savez(path, x_train=x, y_train=np.arange(6) % 3, names=CLOTHES)
+    return path
+
+
+def export(*arguments: str, out: Path) -> Manifest:
+    assert main([*arguments, "--width", "4", "--out", str(out)]) == 0
+    return Artifacts.load(out).manifest
+
+
+def test_shape_classes_and_names_come_from_an_npz_and_are_said(
+    mine: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest = export("--dataset", str(mine), out=tmp_path / "out")
+    assert (manifest.input_shape, manifest.classes, manifest.sample_type) == ((1, 16, 16), 3, "uint8")
+    assert manifest.class_names == tuple(CLOTHES)
+    said = capfd.readouterr().out
+    assert said.startswith(
+        "input    1 x 16 x 16 (channels, height, width)\n"
+        "samples  uint8, pixels of 0..255\n"
+        "classes  3: tshirt, trouser, pullover\n"
+    )
+    assert max(map(len, said.splitlines()[:3])) <= 80
+
+
+def test_names_come_from_folders(tmp_path: Path) -> None:
+    for name in CLOTHES:
+        (tmp_path / "clothes" / name).mkdir(parents=True)
+        (tmp_path / "clothes" / name / "0.pgm").write_bytes(b"P5\n16 16\n255\n" + bytes(256))
+    form, _ = understand("clothes", tmp_path)
+    assert form == Form((1, 16, 16), 3, tuple(sorted(CLOTHES)))
+
+
+def test_a_well_known_data_set_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SPARSYEDGE_DATA", raising=False)
+    for name, form in FORMS.items():
+        assert understand(name)[0] == form
+
+
+def test_float_data_is_said_to_be_used_as_it_is(tmp_path: Path) -> None:
+    x = np.linspace(0, 1, 4 * 256, dtype=np.float32).reshape(4, 1, 16, 16)
+    np.savez(tmp_path / "unit.npz", x_train=x, y_train=[0, 1, 0, 1])
+    form, said = understand(str(tmp_path / "unit.npz"))
+    assert form == Form((1, 16, 16), 2, (), "float32")
+    assert said[1:] == [
+        "samples  float32, normalised already and used as they are: 0 to 1",
+        "classes  2, without names",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], r"name it with --dataset .*, or give both --input-shape CHANNELS HEIGHT WIDTH and --classes"),
+        (["--classes", "10"], "give both"),
+        (["--input-shape", "1", "28", "28"], "give both"),
+        (
+            ["--classes", "10", "--input-shape", "28", "28", "1"],
+            "means 28 channels of 28 x 1 pixels, .*write --input-shape 1 28 28",
+        ),
+        (["--dataset", "cifar10", "--classes", "11"], "--classes 11 contradicts data set cifar10, which has 10"),
+        (
+            ["--dataset", "MINE", "--input-shape", "16", "16", "1"],
+            r"16 16 1 contradicts .*, which has 1 16 16",
+        ),
+        (["--dataset", "MINE", "--sample-type", "float32"], r"float32 contradicts data set .*, which has uint8"),
+        (["--dataset", "cifar-10"], "did you mean cifar10"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(flags: list[str], message: str, mine: Path, tmp_path: Path) -> None:
+    named = [str(mine) if flag == "MINE" else flag for flag in flags]
+    with pytest.raises(SparsyedgeError, match=message):
+        main([*named, "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_flags_may_say_again_what_the_data_says(mine: Path) -> None:
+    assert understand(str(mine), input_shape=(1, 16, 16), classes=3, sample_type="uint8")[0].names == tuple(CLOTHES)
+
+
+def test_many_channels_are_possible_for_data_that_is_no_images() -> None:
+    form, _ = understand(None, input_shape=(28, 28, 1), classes=10, sample_type="float32")
+    assert form == Form((28, 28, 1), 10, (), "float32")
+
+
+def test_data_that_cannot_be_used_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    x = np.full((4, 1, 16, 16), 255, dtype=np.float32)
+    np.savez(tmp_path / "raw.npz", x_train=x, y_train=[0, 1, 0, 1])
+    with pytest.raises(DataError, match="looks like pixels"):
+        main(["--dataset", str(tmp_path / "raw.npz"), "--out", str(tmp_path / "out")])
+
+
+def test_one_class_is_not_enough_to_export(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x_train=np.zeros((4, 16, 16), dtype=np.uint8), y_train=[0] * 4)
+    with pytest.raises(ConfigError, match="classes at least 2"):
+        main(["--dataset", str(tmp_path / "one.npz"), "--out", str(tmp_path / "out")])
+
+
+SIMULATION = """
+name = "sim"
+artifacts = "artifacts"
+run_dir = "run"
+dataset = "digits"
+rounds = 1
+cohort_size = 2
+[simulation]
+devices = 2
+[simulation.export]
+width = 4
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("export", "--dataset", "digits", "--out", "out"), ("demo", "--run-dir", "out"), ("simulate", "run.toml")],
+)
+def test_a_python_without_the_training_runtime_is_one_sentence(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(SIMULATION)
+    # What a stock onnxruntime lacks, which is all that there is for Python 3.12.
+    script = (
+        "import sys; sys.modules['onnxruntime.training'] = None\n"
+        "from sparsyedge.edge.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert done.returncode == 2
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python {version}" in (
+        done.stderr
+    )
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
