@@ -12,7 +12,7 @@ from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.eval_session import EvalSession
+from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
 __all__ = ["Evaluator", "check_fit", "global_sparsity"]
