@@ -16,7 +16,7 @@ from sparsyedge.edge.data.folder import IMAGE_SUFFIXES, read_image
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.description import Description, default_names
 
-__all__ = ["Batch", "read_batches"]
+__all__ = ["Batch", "read_batches", "recoloured"]
 
 BATCH = 50
 PARTS = ("_test", "", "_train")
@@ -69,7 +69,7 @@ def _image_batch(path: Path, description: Description, sample: Sample) -> Batch:
             f"give an .npz file with samples like those that it was trained on"
         )
     channels, height, width = sample
-    pixels = _recoloured(read_image(path), channels, path)
+    pixels = recoloured(read_image(path), channels, path)
     found = (pixels.shape[2], pixels.shape[1])
     if found == (width, height):
         return Batch(_as_input(pixels[np.newaxis], description))
@@ -77,7 +77,7 @@ def _image_batch(path: Path, description: Description, sample: Sample) -> Batch:
     return Batch(_as_input(pixels[np.newaxis], description), resized_from=found)
 
 
-def _recoloured(pixels: NDArray[np.uint8], channels: int, path: Path) -> NDArray[np.uint8]:
+def recoloured(pixels: NDArray[np.uint8], channels: int, path: Path) -> NDArray[np.uint8]:
     """An image of one or three channels with as many as the model takes."""
     if channels not in (1, 3):
         raise DataError(
@@ -133,7 +133,10 @@ def _npz_batches(path: Path, description: Description, sample: Sample) -> Iterat
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The samples of the first part that there is, with their labels and the names of their classes."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # numpy takes a file that is no archive for an array or a pickle, and leaves it open.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no archive")
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             part = next((part for part in PARTS if f"x{part}" in stored), None)
             if part is None:
                 raise DataError(f"{path} has none of the arrays x_test, x, x_train; write it with numpy.savez")
