@@ -95,7 +95,7 @@ class Weight:
     values: Callable[[], FloatArray]
 
     @property
-    def head(self) -> bytes:
+    def opening(self) -> bytes:
         """The TensorProto up to its values."""
         return tensor_head(self.name, self.shape, self.value_bytes)
 
@@ -116,7 +116,7 @@ def pieces_of(model: Fields, graph: Fields, weights: Sequence[Weight]) -> Iterat
 
     A message that is nested begins with its length, so all lengths are known before the first value is.
     """
-    heads = [head(Graph.INITIALIZER, len(each.head) + each.value_bytes) + each.head for each in weights]
+    heads = [head(Graph.INITIALIZER, len(each.opening) + each.value_bytes) + each.opening for each in weights]
     before, after = _split(graph, Graph.INITIALIZER)
     weight_bytes = sum(len(one) + each.value_bytes for one, each in zip(heads, weights, strict=True))
     model_before, model_after = _split(model, Model.GRAPH)

@@ -65,8 +65,8 @@ def read_batches(path: Path, description: Description, sample: Sample) -> Iterat
 def _image_batch(path: Path, description: Description, sample: Sample) -> Batch:
     if description.sample_type != "uint8":
         raise DataError(
-            f"{path} is an image, and the model was trained on {description.sample_type} samples that are none; "
-            f"give an .npz file with samples like those that it was trained on"
+            f"{path} is an image, and the model was trained on {description.sample_type} samples, not on images; "
+            f"give an .npz file with samples as they were stored for training"
         )
     channels, height, width = sample
     pixels = recoloured(read_image(path), channels, path)
@@ -150,6 +150,8 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 def _checked(x: NDArray[Any], where: str, description: Description, sample: Sample) -> NDArray[Any]:
     """Samples (batch, channels, height, width): pixels of uint8, or what the model takes as it is."""
     channels, height, width = sample
+    if x.size == 0:
+        raise DataError(f"{where} is empty: its shape is {x.shape}; give at least one sample")
     if description.sample_type == "uint8" and x.dtype == np.uint8:
         if x.ndim == 3 and channels == 1:
             x = x[..., np.newaxis]
@@ -158,7 +160,7 @@ def _checked(x: NDArray[Any], where: str, description: Description, sample: Samp
     elif x.dtype == description.dtype and x.shape[1:] == sample:
         if x.dtype == np.float32 and not np.isfinite(x).all():
             raise DataError(f"{where} holds NaN or infinity; only finite values are allowed")
-        if description.sample_type == "uint8" and x.size and not (x.min() >= 0 and x.max() <= 1):
+        if description.sample_type == "uint8" and not (x.min() >= 0 and x.max() <= 1):
             raise DataError(
                 f"{where} goes from {x.min():g} to {x.max():g}; this model takes pixels of 0..1: divide by 255"
             )

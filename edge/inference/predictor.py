@@ -36,7 +36,7 @@ class Predictor:
         whole = len(shape) == 3 and all(isinstance(size, int) and size > 0 for size in shape)
         if not whole or int(np.prod(shape, dtype=object)) > MOST_VALUES or PROBABILITIES not in outputs:
             raise ArtifactError(
-                f"{path} says that sparsyedge delivered it, but has not the input and the outputs of such a model; "
+                f"{path} says that sparsyedge delivered it, but lacks the input and the outputs of such a model; "
                 f"deliver it again"
             )
         self._input = inputs[0].name

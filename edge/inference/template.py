@@ -68,7 +68,7 @@ def _parse(content: memoryview, manifest: Manifest) -> Template:
     logits = _only_output(graph, manifest)
     names = _check_nodes(graph, initializer_names | {entry})
     if logits not in names:
-        raise _Unsuitable(f"has an output {logits!r} that no node makes")
+        raise _Unsuitable(f"has an output {logits[:64]!r} that no node makes")
     weights = {id(field) for field, tensor in initializers if tensor.name in manifest.shapes}
     return Template(
         model_fields=_joined(field for field in model if field.number != Model.GRAPH),

@@ -97,7 +97,7 @@ def test_a_graph_that_does_not_fit_its_metadata_is_refused(model: Path) -> None:
     loaded = onnx.load_model(model)
     loaded.graph.CopyFrom(graph)
     onnx.save(loaded, model)
-    with pytest.raises(ArtifactError, match="has not the input and the outputs of such a model"):
+    with pytest.raises(ArtifactError, match="lacks the input and the outputs of such a model"):
         Predictor(model)
 
 

@@ -154,6 +154,7 @@ def test_one_json_document_holds_everything(run_dir: Path, tmp_path: Path, capsy
         ("uint8", np.zeros((2, 3, 4, 5), dtype=np.uint8), "takes uint8 (samples, 4, 5, 3)"),
         ("uint8", np.zeros((2, *SAMPLE), dtype=np.float32), "takes uint8 (samples, 4, 5, 3)"),
         ("int16", np.zeros((2, 16000), dtype=np.int16), "takes int16 (samples, 3, 4, 5)"),
+        ("uint8", np.zeros((0, 4, 5, 3), dtype=np.uint8), "is empty"),
         ("float32", np.full((2, *SAMPLE), np.nan, dtype=np.float32), "holds NaN or infinity"),
     ],
 )
