@@ -13,7 +13,7 @@ from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.eval_session import EvalSession
+from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
 __all__ = ["Evaluator", "evaluation_samples", "global_sparsity"]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.coordinator.evaluate import global_sparsity
 from sparsyedge.coordinator.masks import Masks
 from sparsyedge.coordinator.metrics import LEVEL_PREFIX, RoundMetrics, of_evaluation, pack_mask
@@ -26,6 +25,9 @@ from sparsyedge.coordinator.versions import Version, Versions
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import ArtifactError, RunError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
+from sparsyedge.edge.inference.delivery import write_models
+from sparsyedge.edge.inference.description import Origin
+from sparsyedge.edge.inference.preprocessing import MODEL_NAME
 from sparsyedge.edge.messages import Blob, Delta, Offer
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.storage import sha256_file, write_atomically
@@ -33,9 +35,8 @@ from sparsyedge.edge.tensors import State, Tensors, model_id
 from sparsyedge.edge.transfer import blob_of
 from sparsyedge.edge.wire import decode_frame, decode_lazily, frame_of, read_header
 
-__all__ = ["MODEL_NAME", "Evaluate", "GlobalModel"]
+__all__ = ["Evaluate", "GlobalModel"]
 
-MODEL_NAME = "model.onnx"
 FRAME_NAME = "model.frame"
 FIRST_TRAINED = 2
 """The round that starts from the first averaged model; the one before is the checkpoint's, which devices have."""
@@ -190,10 +191,14 @@ class GlobalModel:
         }
 
     def deliver(self) -> str:
-        """Write model.onnx and model.frame into the run directory; returns the SHA-256 of the former."""
+        """Write the model as ONNX and as a frame into the run directory; returns the SHA-256 of model.onnx."""
         run_dir = self._config.run_path
+        last = self._store.rounds()[-1]
+        # A run that was stopped may end with a round in which no evaluation was due.
+        accuracy = self._evaluate(self._state).accuracy if last.test_accuracy is None else last.test_accuracy
+        origin = Origin(run=self._config.name, round=last.round, accuracy=accuracy, sparsity=last.global_sparsity)
         write_atomically(run_dir / FRAME_NAME, self.frame())
-        write_model(run_dir / MODEL_NAME, self._state, self._artifacts)
+        write_models(run_dir, self._state, self._artifacts, origin)
         return sha256_file(run_dir / MODEL_NAME)
 
     def _accepted(self, round_number: int, devices: tuple[str, ...]) -> Iterator[tuple[int, Tensors]]:

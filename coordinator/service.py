@@ -30,7 +30,8 @@ from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.data import load
 from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError
-from sparsyedge.edge.eval_session import EvalSession
+from sparsyedge.edge.inference.delivery import check_deliverable
+from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.methods import method_of
@@ -58,6 +59,7 @@ def prepare(
     check_run_config(config)
     artifacts = Artifacts.load(config.artifacts_path)
     _check_method(config, artifacts)
+    check_deliverable(artifacts)
     manifest_signature(config)
     warn_of_unsigned_libraries(config)
     dataset = load(config.dataset, config.data_path)

@@ -23,6 +23,7 @@ __all__ = [
     "TRAINING_ROLES",
     "Artifacts",
     "BatchNorm",
+    "ClassName",
     "File",
     "FileRole",
     "Manifest",

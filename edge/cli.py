@@ -31,6 +31,7 @@ COMMANDS = {
     "report": ("sparsyedge.benchmarks.report.command:main", "plots of one run, or of several beside each other"),
     "flash": ("sparsyedge.hardware.flash.cli:main", "make cards and phones that become devices by themselves"),
     "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
+    "predict": ("sparsyedge.edge.inference.predict_cli:main", "say what a run's model sees in images and .npz files"),
     "methods": ("sparsyedge.edge.methods_cli:main", "list the methods that a run can be trained with"),
     "frame": ("sparsyedge.edge.frame_cli:main", "look into a frame: a model or an update as it travels"),
 }

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["has_image_folders", "read_image_folders"]
+__all__ = ["IMAGE_SUFFIXES", "has_image_folders", "read_image", "read_image_folders"]
 
 PARTS = ("train", "test")
 NETPBM = (".ppm", ".pgm", ".pnm")
 WITH_PILLOW = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+IMAGE_SUFFIXES = (*NETPBM, *WITH_PILLOW)
 # Magic, width, height, largest value, each after white space or comments, and one white space before the pixels.
-HEADER = re.compile(rb"(P[56])" + rb"(?:\s+(?:#[^\n]*\n\s*)*)(\d+)" * 3 + rb"\s")
+HEADER = re.compile(rb"(P[56])" + rb"(?:\s+(?:#[^\n]*\n\s*)*)(\d{1,9})" * 3 + rb"\s")
 
 
 def has_image_folders(folder: Path) -> bool:
@@ -66,7 +67,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def _images_in(folder: Path) -> list[Path]:
     # `[!.]`: macOS puts a hidden ._NAME.jpg beside every NAME.jpg that it copies, which is no image.
-    return sorted(path for path in folder.glob("[!.]*") if path.suffix.lower() in (*NETPBM, *WITH_PILLOW))
+    return sorted(path for path in folder.glob("[!.]*") if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _read_part(folder: Path, classes: list[str]) -> Samples:
@@ -75,7 +76,7 @@ def _read_part(folder: Path, classes: list[str]) -> Samples:
     first: Path | None = None
     for label, name in enumerate(classes):
         for path in _images_in(folder / name):
-            image = _read_image(path)
+            image = read_image(path)
             first = first or path
             if images and image.shape != images[0].shape:
                 raise DataError(
@@ -89,8 +90,8 @@ def _read_part(folder: Path, classes: list[str]) -> Samples:
     return Samples(np.stack(images), np.array(labels, dtype=np.int64))
 
 
-def _read_image(path: Path) -> NDArray[np.uint8]:
-    """(channels, height, width) in 0..255."""
+def read_image(path: Path) -> NDArray[np.uint8]:
+    """An image file as (channels, height, width) in 0..255: one channel where it is grey, else three; no alpha."""
     pixels = _read_netpbm(path) if path.suffix.lower() in NETPBM else _read_with_pillow(path)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -118,6 +119,6 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
             pixels: NDArray[Any] = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
-    except OSError as error:
+    except Exception as error:  # decoders of broken and of huge images raise anything
         raise DataError(f"{path} cannot be read as an image ({error}); remove or replace it") from error
     return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]

@@ -17,7 +17,7 @@ from sparsyedge.coordinator.server_rules import combine
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.dense_session import DenseSession
-from sparsyedge.edge.eval_session import EvalSession
+from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.local_update import finish_update, start_state, step_rule
 from sparsyedge.edge.methods import METHODS, make_method
 from sparsyedge.edge.prune import keep_largest

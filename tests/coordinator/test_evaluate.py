@@ -13,7 +13,7 @@ from sparsyedge.coordinator.evaluate import Evaluator, evaluation_samples, globa
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.eval_session import EvalSession
+from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.tensors import FloatArray, State
 
 

@@ -24,6 +24,7 @@ from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.frame import Mask
+from sparsyedge.edge.inference.description import read_description
 from sparsyedge.edge.messages import Offer, RoundTask, Topics, decode
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.tensors import State, Tensors, count_nonzero, model_id
@@ -222,6 +223,20 @@ def test_a_coordinator_that_starts_again_goes_on_as_if_it_had_not(
     assert (run.model.id, run.model.blob, run.model.deltas, run.model.nonzeros) == before
     run.play(2)
     assert run.model.id == undisturbed.model.id
+
+
+def test_a_run_that_stops_between_evaluations_delivers_a_model_that_knows_its_accuracy(
+    tmp_path: Path, artifacts: Artifacts, initial: State
+) -> None:
+    run = Run(tmp_path / "run", artifacts, initial, "bf16")
+    with closing(run.store):
+        run.config = msgspec.structs.replace(run.config, eval_every=10)
+        run.model = run.load(1)
+        run.play(2)
+        assert run.store.rounds()[-1].test_accuracy is None
+        run.model.deliver()
+    described = read_description(tmp_path / "run" / "model.onnx")
+    assert (described.round, described.accuracy) == (2, 0.5)
 
 
 def test_the_store_counts_values_both_ways(run: Run) -> None:

@@ -19,8 +19,10 @@ from sparsyedge.coordinator.store import STORE_NAME
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.errors import LinkError, RunError, TrainingError
+from sparsyedge.edge.inference.description import read_description
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Accepted, DeviceStatus, Refused, encode
+from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.wire import decode_frame
 
@@ -43,12 +45,22 @@ def test_a_run_ends_in_the_mean_of_what_its_devices_sent(fleet: Fleet) -> None:
     assert summary.run.model_id == summary.rounds[-1].model_id == model_id(expected)
     assert summary.rounds[-1].test_accuracy == pytest.approx(float(expected["fc.bias"][0]))
     run_dir = fleet.config.run_path
+    for name in ("model.onnx", "model_float.onnx"):
+        described = read_description(run_dir / name)
+        assert (described.run, described.round) == (summary.run.name, 2)
+        assert (described.accuracy, described.sparsity) == (
+            summary.rounds[-1].test_accuracy,
+            summary.rounds[-1].global_sparsity,
+        )
+        assert described.class_names == ("class 0", "class 1", "class 2", "class 3")
+    assert summary.run.model_sha256 == sha256_file(run_dir / "model.onnx")
     shapes = fleet.artifacts.manifest.shapes
     assert model_id(decode_frame((run_dir / "model.frame").read_bytes(), shapes).state) == model_id(expected)
     assert {path.name for path in run_dir.iterdir()} == {
         STORE_NAME,
         LOCK_NAME,
         "model.onnx",
+        "model_float.onnx",
         "model.frame",
         NORMS_NAME,
         "masks",

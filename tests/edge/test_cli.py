@@ -75,7 +75,7 @@ def test_named_fault_is_one_sentence_without_a_traceback(
 
 @pytest.mark.parametrize(
     ("name", "module", "package"),
-    [("export", "torch", "sparsyedge[export]"), ("coordinator", "onnx.checker", "sparsyedge[coordinator]")],
+    [("export", "torch", "sparsyedge[export]"), ("coordinator", "rich.console", "sparsyedge[coordinator]")],
 )
 def test_missing_dependency_names_the_extra_that_brings_it(
     name: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ from sparsyedge.edge.artifacts import STOCK_ROLES, TRAINING_ROLES, Artifacts
 from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ArtifactError, ConfigError, TrainingError
-from sparsyedge.edge.eval_session import EvalSession
+from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.session import Session, choose_kind

@@ -11,10 +11,12 @@ import onnxruntime
 import pytest
 
 from sparsyedge.benchmarks.simulate.torch_session import TorchSession
-from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.data import Samples
 from sparsyedge.edge.dense_session import DenseSession
-from sparsyedge.edge.eval_session import EvalSession
+from sparsyedge.edge.inference.delivery import write_models
+from sparsyedge.edge.inference.description import Origin
+from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.methods import METHODS
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.session import Session, choose_kind
@@ -99,11 +101,13 @@ def test_the_delivered_model_computes_what_is_evaluated(
     _, start = pruned_start(artifacts)
     session = EvalSession(artifacts)
     session.load(start)
-    x, y = batch()
+    images = np.random.default_rng(5).integers(0, 256, (8, 3, 16, 16), dtype=np.uint8)
+    x, y = Samples(images, np.zeros(8, dtype=np.int64)).batch(np.arange(8))
     _, logits = session.evaluate(x, y)
-    write_model(tmp_path / "model.onnx", start, artifacts)
+    write_models(tmp_path, start, artifacts, Origin(run="r", round=1, accuracy=0.5, sparsity=0.9))
     plain = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(plain.run(None, {"x": x})[0], logits, rtol=1e-4, atol=1e-4)
+    found = plain.run(["logits"], {"images": images.transpose(0, 2, 3, 1)})[0]
+    np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-4)
 
 
 def test_the_first_forward_with_powers_equals_the_one_without(export_method: Export) -> None:

@@ -1,0 +1,137 @@
+"""The exported inference graph without its weights: what a delivered model is written around.
+
+The graph comes from an export and its hash was compared, but it is not run here: all that a delivered model relies on
+is checked, so that a graph that cannot become one is refused before a run begins and not at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sparsyedge.edge.artifacts import Artifacts, Manifest
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, Model, Node, Tensor, ValueInfo, read_opset
+from sparsyedge.edge.inference.protobuf import Field, Malformed, fields
+
+__all__ = ["Template", "read_template"]
+
+STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+LEAST_OPSET = 13
+"""Of the standard ops that a delivered model adds."""
+LEAST_IR_VERSION = 4
+"""The first in which weights need not be inputs of the graph too."""
+REMEDY = "run `sparsyedge export` again"
+
+
+@dataclass(frozen=True)
+class Template:
+    """A graph without weights; fields are bytes as they were in the file, by their numbers."""
+
+    model_fields: Mapping[int, bytes]
+    """All of the model but the graph."""
+    graph_fields: Mapping[int, bytes]
+    """All of the graph but its inputs and outputs and those initializers that a state has."""
+    input: str
+    """What the graph calls a batch that is scaled as in training."""
+    logits: str
+    names: frozenset[str]
+    """Every tensor of the graph; new ones need names of their own."""
+
+
+def read_template(artifacts: Artifacts) -> Template:
+    """The inference graph of the artifacts; raises ArtifactError where no model can be made of it."""
+    path, manifest = artifacts.path("inference"), artifacts.manifest
+    try:
+        return _parse(memoryview(path.read_bytes()), manifest)
+    except Malformed as error:
+        raise ArtifactError(f"{path} is not an ONNX model: {error}; {REMEDY}") from error
+    except _Unsuitable as error:
+        raise ArtifactError(f"the inference graph {path} {error}; {REMEDY}") from error
+
+
+class _Unsuitable(Exception):
+    """An ONNX model that cannot be delivered; the text goes on from its name."""
+
+
+def _parse(content: memoryview, manifest: Manifest) -> Template:
+    model = list(fields(content))
+    graphs = [field.content() for field in model if field.number == Model.GRAPH]
+    if len(graphs) != 1:
+        raise Malformed(f"it has {len(graphs)} graphs, not one")
+    _check_versions(model)
+    graph = list(fields(graphs[0]))
+    initializers = [(field, Tensor.read(field.content())) for field in graph if field.number == Graph.INITIALIZER]
+    _check_weights((tensor for _, tensor in initializers), manifest)
+    initializer_names = frozenset(tensor.name for _, tensor in initializers)
+    entry = _only_input(graph, initializer_names, manifest)
+    logits = _only_output(graph, manifest)
+    names = _check_nodes(graph, initializer_names | {entry})
+    if logits not in names:
+        raise _Unsuitable(f"has an output {logits[:64]!r} that no node makes")
+    weights = {id(field) for field, tensor in initializers if tensor.name in manifest.shapes}
+    return Template(
+        model_fields=_joined(field for field in model if field.number != Model.GRAPH),
+        graph_fields=_joined(
+            field for field in graph if field.number not in (Graph.INPUT, Graph.OUTPUT) and id(field) not in weights
+        ),
+        input=entry,
+        logits=logits,
+        names=names,
+    )
+
+
+def _joined(kept: Iterable[Field]) -> dict[int, bytes]:
+    joined: dict[int, bytearray] = {}
+    for field in kept:
+        joined.setdefault(field.number, bytearray()).extend(field.raw)
+    return {number: bytes(content) for number, content in joined.items()}
+
+
+def _check_versions(model: list[Field]) -> None:
+    ir_version = max((field.integer() for field in model if field.number == Model.IR_VERSION), default=0)
+    if ir_version < LEAST_IR_VERSION:
+        raise _Unsuitable(f"has IR version {ir_version}, at least {LEAST_IR_VERSION} is needed")
+    opsets = dict(read_opset(field.content()) for field in model if field.number == Model.OPSET_IMPORT)
+    foreign = opsets.keys() - STANDARD_DOMAINS
+    if foreign:
+        raise _Unsuitable(f"uses ops of domain {min(foreign)[:64]!r}, only standard ones are allowed")
+    version = opsets.get("", opsets.get("ai.onnx", 0))
+    if version < LEAST_OPSET:
+        raise _Unsuitable(f"has opset {version}, at least {LEAST_OPSET} is needed")
+
+
+def _check_weights(tensors: Iterable[Tensor], manifest: Manifest) -> None:
+    found = {tensor.name: (tensor.shape, tensor.element) for tensor in tensors}
+    for name, shape in manifest.shapes.items():
+        if found.get(name) != (shape, FLOAT):
+            raise _Unsuitable(f"has no initializer {name} of shape {shape} in float32, which the manifest names")
+
+
+def _only_input(graph: list[Field], initializers: frozenset[str], manifest: Manifest) -> str:
+    found = [ValueInfo.read(field.content()) for field in graph if field.number == Graph.INPUT]
+    found = [each for each in found if each.name not in initializers]
+    if len(found) != 1 or found[0].element != FLOAT or found[0].shape[1:] != manifest.input_shape:
+        raise _Unsuitable(f"must have one input of float32 with samples of shape {manifest.input_shape}, it has others")
+    return found[0].name
+
+
+def _only_output(graph: list[Field], manifest: Manifest) -> str:
+    found = [ValueInfo.read(field.content()) for field in graph if field.number == Graph.OUTPUT]
+    if len(found) != 1 or found[0].element != FLOAT or found[0].shape[1:] != (manifest.classes,):
+        raise _Unsuitable(f"must have one output of float32 with {manifest.classes} values a sample, it has others")
+    return found[0].name
+
+
+def _check_nodes(graph: list[Field], known: frozenset[str]) -> frozenset[str]:
+    """All names of the graph; raises where a node reads one that nothing before it makes."""
+    names = set(known)
+    for field in graph:
+        if field.number != Graph.NODE:
+            continue
+        node = Node.read(field.content())
+        missing = next((each for each in node.inputs if each and each not in names), None)
+        if missing is not None:
+            raise _Unsuitable(f"has a node {node.op[:64]} that reads {missing[:64]!r}, which nothing before it makes")
+        names.update(node.outputs)
+    return frozenset(names)
