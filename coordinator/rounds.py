@@ -188,12 +188,11 @@ def _deadlines(state: RunState, cohort: Iterable[str], now_s: float) -> dict[str
 
 
 def _open_if_enough(state: RunState, now_s: float) -> Outcome:
-    """Open the round that waits; round 1 waits for the whole fleet, later ones only for who can still complete them."""
+    """Open the round that waits, where enough devices are online for it."""
     stage, plan = state.stage, state.plan
     if not isinstance(stage, Waiting) or state.paused:
         return state, ()
-    needed = plan.min_devices if stage.round == 1 else plan.min_updates
-    if len(state.online) < needed:
+    if len(state.online) < plan.devices_to_open(stage.round):
         return state, ()
     cohort = sample_cohort(
         state.online,

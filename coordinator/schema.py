@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -19,7 +19,14 @@ CREATE TABLE run (
     model_id TEXT NOT NULL,
     model_sha256 TEXT,
     manifest_sha256 TEXT NOT NULL DEFAULT '',
+    began_from TEXT NOT NULL DEFAULT '',
     config TEXT NOT NULL
+);
+CREATE TABLE stretches (
+    first_round INTEGER PRIMARY KEY,
+    rounds INTEGER NOT NULL,
+    config TEXT NOT NULL,
+    at REAL NOT NULL
 );
 CREATE TABLE devices (
     device TEXT PRIMARY KEY,

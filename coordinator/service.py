@@ -145,7 +145,7 @@ class Coordinator:
         """The run in the directory, if one is there that can go on; else a new one."""
         config = self._config
         if Store.exists(config.run_path):
-            return resume_store(config, self._artifacts)
+            return resume_store(config, self._artifacts, tell=self._observer.note)
         return Store.create(
             config.run_path,
             name=config.name,

@@ -24,6 +24,7 @@ from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.records import RoundRecord
+from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Method
 from sparsyedge.edge.errors import ConfigError, RunError
@@ -174,6 +175,47 @@ def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, 
     assert [record.model_id for record in summary.rounds] == [record.model_id for record in undisturbed.rounds]
     # Once more is no harm: a finished run is only read.
     assert simulate(config).run.model_id == summary.run.model_id
+
+
+FLAT = LearningRateConfig(start=0.1, end=0.1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"codec": "int8"}, {"server_optimizer": ServerOptimizerConfig(name="fedadam")}])
+def test_run_of_one_rate_that_goes_on_after_its_end_is_the_longer_run(
+    changes: dict[str, object], make_config: MakeConfig
+) -> None:
+    whole = simulate(make_config("whole", rounds=4, learning_rate=FLAT, **changes), workers=1)
+    config = make_config("longer", rounds=2, learning_rate=FLAT, **changes)
+    assert simulate(config, workers=1).run.state == "finished"
+    config = msgspec.structs.replace(config, rounds=4)
+    # What benchmarks compare must have been one run from its first round on.
+    with pytest.raises(RunError, match="was begun with `rounds` = 2, the config now says 4"):
+        simulate(config, workers=1)
+    longer = simulate(config, workers=1, longer=True)
+    assert [record.model_id for record in longer.rounds] == [record.model_id for record in whole.rounds]
+    assert [record.bytes_down for record in longer.rounds] == [record.bytes_down for record in whole.rounds]
+
+
+DIES_WHEN_IT_GOES_ON = DIES_IN_ROUND_2.replace(
+    "def update_accepted(self, *, round_number, **rest):\n        if round_number == 2:",
+    "def waiting(self, *, round_number, **rest):\n        if round_number == 3:",
+).replace("observer=Dies()", "observer=Dies(), longer=True")
+
+
+def test_run_that_was_killed_before_the_round_after_its_end_is_still_the_longer_run(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    whole = simulate(make_config("whole", rounds=3, learning_rate=FLAT), workers=1)
+    config = make_config("longer", rounds=2, learning_rate=FLAT)
+    simulate(config, workers=1)
+    config = msgspec.structs.replace(config, rounds=3)
+    config_file, program = tmp_path / "config.json", tmp_path / "dies.py"
+    config_file.write_bytes(msgspec.json.encode(config))
+    program.write_text(DIES_WHEN_IT_GOES_ON)
+    killed = subprocess.run([sys.executable, str(program), str(config_file)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    summary = simulate(config, workers=1)
+    assert summary.run.model_id == whole.run.model_id
 
 
 def test_run_does_not_go_on_with_other_data(make_config: MakeConfig, tmp_path: Path) -> None:
