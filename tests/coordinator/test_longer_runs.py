@@ -44,7 +44,7 @@ class Died(Exception):
 def play(fleet: Fleet, device: FakeDevice, *rounds: int, **changes: object) -> RunSummary:
     """Start the coordinator and deliver the device's updates for these rounds, which end the run."""
     device.task = None
-    run = fleet.start(**changes)
+    run = fleet.start(None, **changes)
     for number in rounds:
         device.deliver(device.until_round(number))
     return run.result()
@@ -80,8 +80,8 @@ def test_a_finished_run_goes_on_from_its_last_model(fleet: Fleet, device: FakeDe
 def test_rates_of_later_rounds_are_those_of_the_new_number_and_said_beforehand(
     fleet: Fleet, device: FakeDevice
 ) -> None:
-    notes = Notes()
-    summary = play(fleet, device, 3, 4, rounds=4, observer=notes)
+    fleet.observer = notes = Notes()
+    summary = play(fleet, device, 3, 4, rounds=4)
     rates = [record.learning_rate for record in summary.rounds]
     assert rates == pytest.approx([0.2, 0.1, 0.4 * 0.25**0.75, 0.1])
     assert notes.sentences == [
@@ -92,9 +92,9 @@ def test_rates_of_later_rounds_are_those_of_the_new_number_and_said_beforehand(
 
 
 def test_rates_may_change_together_with_the_rounds(fleet: Fleet, device: FakeDevice) -> None:
-    notes = Notes()
+    fleet.observer = notes = Notes()
     flat = LearningRateConfig(start=0.1, end=0.1)
-    summary = play(fleet, device, 3, rounds=3, learning_rate=flat, observer=notes)
+    summary = play(fleet, device, 3, rounds=3, learning_rate=flat)
     assert summary.rounds[-1].learning_rate == 0.1
     assert notes.sentences[1:] == ["learning rate: 0.1 in round 2, 0.1 in round 3, 0.1 in round 3"]
 
@@ -121,9 +121,9 @@ def test_a_round_that_is_open_keeps_the_rate_that_it_was_announced_with(fleet: F
     announced = device.until_round(1)
     run.coordinator.interrupt()
     run.result()
-    notes = Notes()
+    fleet.observer = notes = Notes()
     device.task = None
-    run = fleet.start(rounds=4, observer=notes)
+    run = fleet.start(rounds=4)
     again = device.until_round(1)
     assert (again.learning_rate, again.rounds) == (announced.learning_rate, 4)
     device.deliver(again)

@@ -178,7 +178,7 @@ def test_a_finished_run_is_not_begun_again(fleet: Fleet) -> None:
     run.result()
     with pytest.raises(
         RunError,
-        match=r"run r1 in .* is finished after 1 rounds; raise `rounds` to go on with it, or .* from its model: `initial",
+        match=r"run r1 in .* is finished after 1 rounds; raise `rounds` to go on with it, or .* from its model: `init",
     ):
         fleet.start().result()
 
