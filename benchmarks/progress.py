@@ -47,6 +47,9 @@ class LiveProgress:
         if self._console.is_interactive:
             self._progress.stop()
 
+    def note(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, markup=False)
+
     def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
         self._show(f"waiting for devices before round {round_number}", online, needed)
 

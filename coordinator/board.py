@@ -54,8 +54,13 @@ class Board:
         rate = self._config.learning_rate
         return learning_rate(round_number, self._config.rounds, start=rate.start, end=rate.end)
 
-    def open_round(self, command: OpenRound, model: GlobalModel, *, left_s: float) -> None:
-        """Announce a round that ends in `left_s`; its model replaces the one of the round before."""
+    def open_round(
+        self, command: OpenRound, model: GlobalModel, *, left_s: float, learning_rate: float | None = None
+    ) -> None:
+        """Announce a round that ends in `left_s`; its model replaces the one of the round before.
+
+        A round that an earlier process has opened keeps the learning rate that it was announced with.
+        """
         blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
             self._outbox.put(self._cut(model.blob), model.frame_reader())
@@ -76,7 +81,7 @@ class Board:
             model=self._cut(model.blob),
             codec=self._config.codec,
             deltas=deltas,
-            learning_rate=self.learning_rate(command.round),
+            learning_rate=self.learning_rate(command.round) if learning_rate is None else learning_rate,
             epochs=self._config.epochs,
             batch_size=self._config.batch_size,
             sparsity=self._manifest.method.sparsity,

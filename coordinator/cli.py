@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +20,7 @@ from sparsyedge.coordinator import authority_cli, control_cli
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.memory import give_back_large_blocks
 from sparsyedge.coordinator.metrics_csv import as_csv
-from sparsyedge.coordinator.records import RoundRecord, RunRecord
+from sparsyedge.coordinator.records import RoundRecord, RunSummary
 from sparsyedge.coordinator.store import Store
 from sparsyedge.coordinator.tables import device_table, meter_line, round_table
 from sparsyedge.edge.errors import RunError
@@ -101,7 +102,8 @@ def _status(run_dir: Path, *, as_json: bool) -> int:
         print(msgspec.json.encode(summary).decode())
         return 0
     console = Console()
-    console.print(_describe_run(summary.run, len(summary.rounds)), highlight=False, markup=False)
+    for line in _describe_run(summary):
+        console.print(line, highlight=False, markup=False)
     if summary.rounds:
         console.print(round_table(summary.rounds))
     if summary.devices:
@@ -143,11 +145,17 @@ def _optional(value: float | None, pattern: str) -> str:
     return "-" if value is None else pattern.format(value)
 
 
-def _describe_run(run: RunRecord, closed: int) -> str:
-    line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
+def _describe_run(summary: RunSummary) -> Iterator[str]:
+    run = summary.run
+    line = f"run {run.name} of fleet {run.fleet}: {run.state}, {len(summary.rounds)} of {run.rounds} rounds closed"
     if run.state in ("running", "paused"):
-        return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
-    return f"{line}; {run.reason}" if run.reason else line
+        yield f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
+    else:
+        yield f"{line}; {run.reason}" if run.reason else line
+    if run.began_from:
+        yield f"began from {run.began_from}"
+    for before, after in pairwise(summary.stretches):
+        yield f"from round {after.first_round} on: {after.rounds} rounds in all, planned were {before.rounds}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -158,6 +166,9 @@ def _some(names: Sequence[str]) -> str:
 
 class LineObserver:
     """Prints one line per event."""
+
+    def note(self, sentence: str) -> None:
+        _say(sentence)
 
     def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
         besides = f"; unfit: {_some(sorted(unfit))}" if unfit else ""

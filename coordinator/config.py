@@ -78,6 +78,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     rounds: Positive
     cohort_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
     data_dir: str | None = None
+    initial: str | None = None
+    """The model that round 1 starts from: a run directory, an .npz or a .safetensors; else the export's."""
     fleet: Identifier = "default"
     epochs: Positive = 1
     batch_size: Positive = 16
@@ -124,6 +126,10 @@ class RunConfig(Section, frozen=True, kw_only=True):
     @property
     def run_path(self) -> Path:
         return Path(self.run_dir).expanduser()
+
+    @property
+    def initial_path(self) -> Path | None:
+        return None if self.initial is None else Path(self.initial).expanduser()
 
     @property
     def data_path(self) -> Path | None:

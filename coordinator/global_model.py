@@ -39,7 +39,7 @@ __all__ = ["Evaluate", "GlobalModel"]
 
 FRAME_NAME = "model.frame"
 FIRST_TRAINED = 2
-"""The round that starts from the first averaged model; the one before is the checkpoint's, which devices have."""
+"""The round that starts from the first averaged model."""
 
 Evaluate = Callable[[State], Evaluation]
 
@@ -64,7 +64,10 @@ class GlobalModel:
         evaluate: Evaluate,
         round_number: int = 1,
     ) -> None:
-        """The model that a round starts from: the initial one, or the version that an earlier process left on disk."""
+        """The model that a round starts from: the initial one, or the version that an earlier process left on disk.
+
+        The initial one is the checkpoint's, unless the config names another.
+        """
         self._config = config
         self._artifacts = artifacts
         self._manifest = artifacts.manifest
@@ -78,11 +81,13 @@ class GlobalModel:
         self._versions = Versions(config.run_path)
         self._optimizer = ServerOptimizer(config.server_optimizer, artifacts.manifest)
         identity = model_id(initial)
-        if identity != self._manifest.initial_model:
+        if config.initial is None and identity != self._manifest.initial_model:
             raise ArtifactError(
                 f"the checkpoint in {artifacts.directory} holds model {identity[:12]}, the manifest says "
                 f"{self._manifest.initial_model[:12]}; run `sparsyedge export` again"
             )
+        # The checkpoint's model is none that devices keep beside those that they got.
+        self._first_sent = FIRST_TRAINED if identity == self._manifest.initial_model else 1
         self._updates.drop(round_number - 1)
         if round_number == 1:
             frame = self._encode(initial, round_number=1, base_id=identity)
@@ -216,7 +221,7 @@ class GlobalModel:
 
     def _succeed(self, mean: State, *, round_number: int) -> None:
         """Make the next version of an average: what devices will decode, and not the average itself."""
-        first = round_number == FIRST_TRAINED
+        first = round_number == self._first_sent
         coded = self._code(mean, base=None if first else self._state, round_number=round_number)
         identity = model_id(coded.decoded)
         version = Version(
@@ -248,7 +253,7 @@ class GlobalModel:
 
     def _differences(self, version: Version) -> Iterator[tuple[str, bytes]]:
         """The version as a difference to each of those before it, by their ids, the latest first."""
-        for before in self._versions.before(version.round, since=FIRST_TRAINED):
+        for before in self._versions.before(version.round, since=self._first_sent):
             if before.model_id == version.model_id:
                 continue
             if before.round == version.round - 1:

@@ -95,7 +95,7 @@ class Leader:
         self._uploads = Uploads()
         self._progress = store.progress()
         self._state = restore(
-            _plan(config, artifacts),
+            _plan(config, artifacts, first_round=self._progress.first_round),
             model.id,
             self._progress,
             clock(),
@@ -148,7 +148,8 @@ class Leader:
             now_s = self._clock()
             self._opened_s = now_s - max(0.0, time.time() - opened.opened_at)
             command = events.OpenRound(stage.round, stage.cohort, stage.deadline_s)
-            self._board.open_round(command, self._model, left_s=stage.deadline_s - now_s)
+            left_s = stage.deadline_s - now_s
+            self._board.open_round(command, self._model, left_s=left_s, learning_rate=opened.learning_rate)
             self._observer.round_resumed(
                 round_number=stage.round,
                 rounds=self._state.plan.rounds,
@@ -307,7 +308,7 @@ class Leader:
     def _note_waiting(self) -> None:
         stage, plan = self._state.stage, self._state.plan
         if isinstance(stage, Waiting):
-            needed = plan.min_devices if stage.round == 1 else plan.min_updates
+            needed = plan.devices_to_open(stage.round)
             self._observer.waiting(
                 round_number=stage.round, online=len(self._state.ready), needed=needed, unfit=dict(self._unfit)
             )
@@ -470,7 +471,7 @@ class Leader:
         self._refusals.count(device, kind, reason, round_number=counted)
 
 
-def _plan(config: RunConfig, artifacts: Artifacts) -> Plan:
+def _plan(config: RunConfig, artifacts: Artifacts, *, first_round: int) -> Plan:
     largest = max_update_bytes(artifacts.manifest)
     return Plan(
         run=config.name,
@@ -486,4 +487,5 @@ def _plan(config: RunConfig, artifacts: Artifacts) -> Plan:
         policy=config.selection,
         over_selection=config.over_selection,
         shares=artifacts.manifest.method.shares,
+        first_round=first_round,
     )

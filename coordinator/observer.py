@@ -13,6 +13,9 @@ __all__ = ["Observer", "SilentObserver"]
 class Observer(Protocol):
     """Is told what happens, in the coordinator's thread and in order; must not block for long."""
 
+    def note(self, sentence: str) -> None:
+        """Something about the run that whoever started it should know."""
+
     def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
         """A round cannot open yet; told again whenever a device comes or goes. `unfit`: who will not train, and why."""
 
@@ -52,6 +55,9 @@ class Observer(Protocol):
 
 class SilentObserver:
     """Tells nobody."""
+
+    def note(self, sentence: str) -> None:
+        pass
 
     def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
         pass

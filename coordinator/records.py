@@ -17,6 +17,7 @@ __all__ = [
     "RoundRecord",
     "RunRecord",
     "RunSummary",
+    "Stretch",
 ]
 
 
@@ -42,6 +43,8 @@ class OpenRecord:
     opened_at: float
     accepted: dict[str, str]
     """The hash of each accepted update, by device."""
+    learning_rate: float | None = None
+    """What it was announced with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,17 @@ class Progress:
     base_model_id: str | None
     closed_accepted: dict[str, str]
     open: OpenRecord | None
+    first_round: int = 1
+    """Of the present stretch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Rounds that were planned together: all of a run, or those from where its `rounds` were changed."""
+
+    first_round: int
+    rounds: int
+    """Of the whole run, as planned from here on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +87,8 @@ class RunRecord:
     model_id: str
     model_sha256: str | None
     """Of model.onnx, once it is delivered."""
+    began_from: str = ""
+    """Whose model round 1 started from; empty for the checkpoint among the artifacts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,3 +201,4 @@ class RunSummary:
     rounds: tuple[RoundRecord, ...]
     devices: tuple[DeviceRecord, ...]
     refusals: tuple[RefusalRecord, ...]
+    stretches: tuple[Stretch, ...] = ()

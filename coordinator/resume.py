@@ -1,61 +1,115 @@
-"""Whether a run that is in its directory already can go on with this config."""
+"""Whether a run that is in its directory already can go on with this config, and for how many rounds."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.records import Stretch
+from sparsyedge.coordinator.schedule import learning_rate
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["check_same_run", "resume_store"]
+__all__ = ["check_same_run", "finished_text", "resume_store"]
 
 MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "threads", "broker", "deadline_s"})
 """Where things are and how long to wait; everything else would make another model of the same run."""
+WITH_ROUNDS = frozenset({"rounds", "learning_rate"})
+"""What may change together with `rounds`, for the rounds to come."""
 
 
-def resume_store(config: RunConfig, artifacts: Artifacts) -> Store:
-    """The store of the run that is to go on; raises RunError where it is over, or was begun as another run."""
+def resume_store(config: RunConfig, artifacts: Artifacts, *, tell: Callable[[str], None]) -> Store:
+    """The store of the run that is to go on; raises RunError where it is over, or was begun as another run.
+
+    Where the config asks for another number of rounds, that is recorded, and `tell` hears what it means.
+    """
     store = Store.open(config.run_path)
     try:
-        _check_state(config, store)
-        check_same_run(config, store)
+        before = check_same_run(config, store, longer=True)
         if store.artifacts_id() != artifacts.id:
             raise RunError(
                 f"the run in {config.run_path} was begun with other artifacts than those in {artifacts.directory}; "
                 f"point `artifacts` at the ones that it was begun with, or choose another `run_dir`"
             )
-        store.resume_run()
+        if config.rounds == before.rounds:
+            if store.run().state == "finished":
+                raise RunError(finished_text(config))
+            store.resume_run()
+        else:
+            _change_rounds(config, store)
+            for sentence in _explain(before, config, artifacts, store):
+                tell(sentence)
     except BaseException:
         store.close()
         raise
     return store
 
 
-def _check_state(config: RunConfig, store: Store) -> None:
-    run = store.run()
-    if run.state == "finished":
-        raise RunError(
-            f"run {run.name} in {config.run_path} is finished after {run.rounds} rounds; choose another `run_dir`"
-        )
+def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> RunConfig:
+    """The config that the run goes by; raises RunError where this one would make another model.
 
-
-def check_same_run(config: RunConfig, store: Store) -> None:
-    """Refuse a config that would make another model than the one that the run was begun with; raises RunError."""
+    With `longer`, it may have another number of rounds, and other learning rates for those that are left.
+    """
     try:
         before = msgspec.json.decode(store.config(), type=RunConfig)
     except msgspec.DecodeError as error:
         raise RunError(
             f"the config of the run in {config.run_path} cannot be read ({error}); use the sparsyedge that made the run"
         ) from error
+    may_change = MAY_CHANGE | (WITH_ROUNDS if longer and config.rounds != before.rounds else frozenset())
     for key in RunConfig.__struct_fields__:
         old, new = getattr(before, key), getattr(config, key)
-        if key not in MAY_CHANGE and old != new:
+        if key not in may_change and old != new:
+            also = "change `rounds` as well, " if longer and key in WITH_ROUNDS else ""
             raise RunError(
                 f"the run in {config.run_path} was begun with `{key}` = {_show(old)}, the config now says "
-                f"{_show(new)}; put the old value back, or choose another `run_dir`"
+                f"{_show(new)}; put the old value back, {also}or choose another `run_dir`"
             )
+    return before
+
+
+def finished_text(config: RunConfig) -> str:
+    """What to say to somebody who starts a finished run again."""
+    return (
+        f"run {config.name} in {config.run_path} is finished after {config.rounds} rounds; raise `rounds` to go on "
+        f'with it, or begin another run from its model: `initial = "{config.run_dir}"`, with another `run_dir`'
+    )
+
+
+def _change_rounds(config: RunConfig, store: Store) -> None:
+    """Record the new number of rounds; one that is reached already is refused, since a last round is a special one."""
+    closed = store.progress().closed_round
+    if config.rounds <= closed:
+        raise RunError(
+            f"key `rounds` has value {config.rounds}, and run {config.name} in {config.run_path} has closed {closed} "
+            f"rounds; allowed are {closed + 1} and more"
+        )
+    stretch = Stretch(first_round=closed + 1, rounds=config.rounds)
+    store.resume_run(stretch=stretch, config=msgspec.json.encode(config).decode())
+
+
+def _explain(before: RunConfig, config: RunConfig, artifacts: Artifacts, store: Store) -> Iterator[str]:
+    """What the other number of rounds means, in sentences that fit a terminal."""
+    progress = store.progress()
+    closed, opened = progress.closed_round, progress.open
+    yield f"run {config.name} has {config.rounds} rounds from now on, not {before.rounds}; {closed} are closed"
+    if artifacts.manifest.method.mask == "last-round" and closed == before.rounds:
+        yield f"round {closed} was the last and has pruned the model; the next one starts from that"
+    last = opened.learning_rate if opened else store.rounds()[-1].learning_rate if closed else None
+    present = opened.round if opened else closed
+    if last is None or present == config.rounds:
+        return
+    rate = config.learning_rate
+    following = learning_rate(present + 1, config.rounds, start=rate.start, end=rate.end)
+    yield (
+        f"learning rate: {last:.4g} in round {present}, {following:.4g} in round {present + 1}, "
+        f"{rate.end:.4g} in round {config.rounds}"
+    )
+    if following > last:
+        yield f"it rises, as the schedule covers {config.rounds} rounds now; hold it with start = end = {last:.4g}"
 
 
 def _show(value: object) -> str:

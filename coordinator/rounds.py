@@ -209,11 +209,11 @@ def _waits_for(state: RunState, stage: Open, device: str) -> float:
 
 
 def _open_if_enough(state: RunState, now_s: float) -> Outcome:
-    """Open the round that waits; round 1 waits for the whole fleet, later ones only for who can still complete them."""
+    """Open the round that waits, where enough devices are online for it."""
     stage, plan = state.stage, state.plan
     if not isinstance(stage, Waiting) or state.paused:
         return state, ()
-    needed = plan.min_devices if stage.round == 1 else plan.min_updates
+    needed = plan.devices_to_open(stage.round)
     # Better a device that has failed before than a run that stands still.
     drawn_from = state.ready if len(state.ready) >= needed else state.willing
     if len(drawn_from) < needed:

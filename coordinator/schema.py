@@ -19,7 +19,14 @@ CREATE TABLE run (
     model_id TEXT NOT NULL,
     model_sha256 TEXT,
     artifacts_id TEXT NOT NULL DEFAULT '',
+    began_from TEXT NOT NULL DEFAULT '',
     config TEXT NOT NULL
+);
+CREATE TABLE stretches (
+    first_round INTEGER PRIMARY KEY,
+    rounds INTEGER NOT NULL,
+    config TEXT NOT NULL,
+    at REAL NOT NULL
 );
 CREATE TABLE devices (
     device TEXT PRIMARY KEY,

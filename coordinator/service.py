@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 
 import msgspec
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.access import make_link, manifest_signature, warn_of_unsigned_libraries
 from sparsyedge.coordinator.config import RunConfig, check_run_config
-from sparsyedge.coordinator.evaluate import Evaluator, evaluation_samples
+from sparsyedge.coordinator.evaluate import Evaluator, evaluation_samples, global_sparsity
 from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
+from sparsyedge.coordinator.initial_model import is_begun, keep_beginning, kept_initial_model, read_given_model
 from sparsyedge.coordinator.leader import Leader
 from sparsyedge.coordinator.lease import FleetLease
 from sparsyedge.coordinator.lock import RunLock
@@ -36,11 +37,14 @@ from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.methods import method_of
 from sparsyedge.edge.storage import remove_leftovers
-from sparsyedge.edge.tensors import State, dense_bytes
+from sparsyedge.edge.tensors import State, dense_bytes, model_id
 
 __all__ = ["Coordinator", "prepare"]
 
 log = logging.getLogger(__name__)
+
+NOTABLE = 0.01
+"""A sparsity that is this much above the target is not the target of a run like this one."""
 
 
 def prepare(
@@ -64,10 +68,14 @@ def prepare(
     warn_of_unsigned_libraries(config)
     dataset = load(config.dataset, config.data_path)
     samples = evaluation_samples(dataset, artifacts.manifest)
+    initial, origin = read_initial_state(artifacts), ""
+    if config.initial_path is not None and not is_begun(config.run_path):
+        initial, origin = read_given_model(config.initial_path, artifacts)
     return Coordinator(
         config,
         artifacts,
-        initial=read_initial_state(artifacts),
+        initial=initial,
+        origin=origin,
         evaluate=Evaluator(EvalSession(artifacts, threads=config.threads), samples, label_mixes),
         observer=observer,
         connect=connect,
@@ -99,12 +107,15 @@ class Coordinator:
         initial: State,
         evaluate: Evaluate,
         observer: Observer,
+        origin: str = "",
         connect: Callable[[], Channel] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """A new run begins from `initial`, which is the checkpoint's state or comes from `origin`."""
         self._config = config
         self._artifacts = artifacts
         self._initial = initial
+        self._origin = origin
         self._evaluate = evaluate
         self._observer = observer
         self._connect = connect
@@ -148,7 +159,10 @@ class Coordinator:
         """The run in the directory, if one is there that can go on; else a new one."""
         config = self._config
         if Store.exists(config.run_path):
-            return resume_store(config, self._artifacts)
+            return resume_store(config, self._artifacts, tell=self._observer.note)
+        keep_beginning(config, self._artifacts, self._initial)
+        for sentence in self._describe_origin():
+            self._observer.note(sentence)
         return Store.create(
             config.run_path,
             name=config.name,
@@ -156,8 +170,19 @@ class Coordinator:
             rounds=config.rounds,
             dense_bytes=dense_bytes(self._initial),
             artifacts_id=self._artifacts.id,
+            began_from=self._origin,
             config=msgspec.json.encode(config).decode(),
         )
+
+    def _describe_origin(self) -> Iterator[str]:
+        """What is to be known about a model that is not the checkpoint's."""
+        if not self._origin:
+            return
+        method, prunable = self._artifacts.manifest.method, self._artifacts.manifest.prunable
+        sparsity = global_sparsity(self._initial, prunable)
+        yield f"begins from {self._origin}: model {model_id(self._initial)[:12]}, sparsity {sparsity:.4f}"
+        if method.keeps_zeros and sparsity > method.sparsity + NOTABLE:
+            yield f"zeros stay zero with {method.name}: it stays that sparse, beyond its target {method.sparsity:g}"
 
     def _record(self, link: Channel, store: Store, check: Callable[[], None]) -> RunSummary:
         """Lead the run and leave in the store how it ended, whichever way that is."""
@@ -186,6 +211,8 @@ class Coordinator:
     def _lead(self, link: Channel, store: Store, check: Callable[[], None]) -> None:
         for folder in ("models", "updates"):
             remove_leftovers(self._config.run_path / folder)
+        if self._config.initial is not None:
+            self._initial = kept_initial_model(self._config.run_path, self._artifacts.manifest)
         model = GlobalModel(
             self._config,
             self._artifacts,
@@ -207,6 +234,6 @@ class Coordinator:
         )
         outcome = leader.lead()
         # A run that was stopped before its first round closed has nothing that its user has not got already.
-        sha256 = None if model.is_initial else model.deliver()
+        sha256 = model.deliver() if store.progress().closed_round else None
         store.end_run(outcome, model_sha256=sha256)
         self._observer.run_ended(state=outcome, reason="")

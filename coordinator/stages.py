@@ -31,11 +31,17 @@ class Plan:
     over_selection: float = 0.0
     shares: tuple[int, ...] = ()
     """Of the method's groups of devices, each of which gets its share of every cohort."""
+    first_round: int = 1
+    """The round that waits for the whole fleet: that of the run, or the one from which it goes on for longer."""
 
     @property
     def asked(self) -> int:
         """How many devices are asked for `cohort_size` updates."""
         return math.ceil(self.cohort_size * (1 + self.over_selection))
+
+    def devices_to_open(self, round_number: int) -> int:
+        """How many devices must be online for a round; later ones wait only for who can still complete them."""
+        return self.min_devices if round_number == self.first_round else self.min_updates
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
-from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.records import Evaluation, Stretch
 from sparsyedge.coordinator.schema import SCHEMA, SCHEMA_VERSION
 from sparsyedge.coordinator.store_reader import StoreReader
 from sparsyedge.edge.errors import RunError
@@ -66,6 +66,7 @@ class Store(StoreReader):
         dense_bytes: int,
         config: str,
         artifacts_id: str = "",
+        began_from: str = "",
     ) -> Self:
         """A new store in `run_dir`; raises RunError where a run is there already, which is never overwritten."""
         path = run_dir / STORE_NAME
@@ -82,9 +83,10 @@ class Store(StoreReader):
         with store._db as db:
             db.execute(
                 "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, "
-                "artifacts_id, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?)",
-                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, artifacts_id, config),
+                "artifacts_id, began_from, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?, ?)",
+                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, artifacts_id, began_from, config),
             )
+            db.execute("INSERT INTO stretches VALUES (1, ?, ?, ?)", (rounds, config, now))
         crash_point("before-commit")
         # The version comes last: a store without it was cut short and is refused.
         store._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -137,9 +139,18 @@ class Store(StoreReader):
             crash_point("before-commit")
         crash_point("after-commit")
 
-    def resume_run(self) -> None:
-        """Record that a new process leads the run; requests to the one before are void."""
+    def resume_run(self, *, stretch: Stretch | None = None, config: str = "") -> None:
+        """Record that a new process leads the run; requests to the one before are void.
+
+        With a `stretch`, the run has another number of rounds from here on, and goes by another `config`.
+        """
         with self._transaction() as db:
+            if stretch is not None:
+                db.execute(
+                    "INSERT OR REPLACE INTO stretches VALUES (?, ?, ?, ?)",
+                    (stretch.first_round, stretch.rounds, config, time.time()),
+                )
+                db.execute("UPDATE run SET rounds = ?, config = ?", (stretch.rounds, config))
             db.execute(
                 "UPDATE run SET state = 'running', reason = '', pid = ?, seen_at = ?", (os.getpid(), time.time())
             )

@@ -19,6 +19,7 @@ from sparsyedge.coordinator.records import (
     RoundRecord,
     RunRecord,
     RunSummary,
+    Stretch,
 )
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.errors import RunError
@@ -69,7 +70,7 @@ class StoreReader:
         return times
 
     def config(self) -> str:
-        """The config that the run was begun with, as JSON."""
+        """The config that the run goes by, as JSON: the one that it was begun with, or last changed to."""
         config: str = self._db.execute("SELECT config FROM run").fetchone()[0]
         return config
 
@@ -84,7 +85,8 @@ class StoreReader:
             "SELECT round, base_model_id, model_id FROM rounds WHERE closed_at IS NOT NULL ORDER BY round DESC LIMIT 1"
         ).fetchone()
         row = self._db.execute(
-            "SELECT round, cohort, extensions, opened_at FROM rounds WHERE closed_at IS NULL ORDER BY round LIMIT 1"
+            "SELECT round, cohort, extensions, opened_at, learning_rate FROM rounds WHERE closed_at IS NULL "
+            "ORDER BY round LIMIT 1"
         ).fetchone()
         opened = None
         if row is not None:
@@ -94,6 +96,7 @@ class StoreReader:
                 extensions=row["extensions"],
                 opened_at=row["opened_at"],
                 accepted=self.accepted(row["round"]),
+                learning_rate=row["learning_rate"],
             )
         return Progress(
             closed_round=closed["round"] if closed else 0,
@@ -101,6 +104,7 @@ class StoreReader:
             base_model_id=closed["base_model_id"] if closed else None,
             closed_accepted=self.accepted(closed["round"]) if closed else {},
             open=opened,
+            first_round=self.stretches()[-1].first_round,
         )
 
     def quarantines(self) -> dict[str, Conduct]:
@@ -116,6 +120,11 @@ class StoreReader:
             )
             for row in rows
         }
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        """How many rounds the run was to have, in order of the rounds from which on."""
+        rows = self._db.execute("SELECT first_round, rounds FROM stretches ORDER BY first_round")
+        return tuple(Stretch(**dict(row)) for row in rows)
 
     def accepted(self, round_number: int) -> dict[str, str]:
         """The hash of every accepted update of a round, by device."""
@@ -135,8 +144,8 @@ class StoreReader:
     def run(self) -> RunRecord:
         """The run itself."""
         row = self._db.execute(
-            "SELECT name, fleet, state, reason, rounds, created_at, seen_at, pid, dense_bytes, model_id, model_sha256 "
-            "FROM run"
+            "SELECT name, fleet, state, reason, rounds, created_at, seen_at, pid, dense_bytes, model_id, model_sha256, "
+            "began_from FROM run"
         ).fetchone()
         return RunRecord(**dict(row))
 
@@ -259,4 +268,5 @@ class StoreReader:
             rounds=self.rounds(),
             devices=self.devices(),
             refusals=self.refusals(),
+            stretches=self.stretches(),
         )

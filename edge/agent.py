@@ -266,9 +266,10 @@ class Agent:
             self._fitted_to = task.manifest.sha256
         if task.model_id == manifest.initial_model:
             return self._workbench.session(None, round_number=task.round), manifest
-        received = self._supplies.model(task, manifest, wanted=wanted)
-        sparsity = manifest.method.sparsity_of(self._device, task.round)
-        model = start_state(manifest.method, received, prunable=manifest.prunable, sparsity=sparsity)
+        model = self._supplies.model(task, manifest, wanted=wanted)
+        if task.round > 1:  # round 1 trains what it is given, the checkpoint's model or another
+            sparsity = manifest.method.sparsity_of(self._device, task.round)
+            model = start_state(manifest.method, model, prunable=manifest.prunable, sparsity=sparsity)
         return self._workbench.session(model, round_number=task.round), manifest
 
     def _count_regrown(self, trained: State, task: RoundTask, manifest: Manifest) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import Method
 from sparsyedge.edge.prune import keep_largest
 from sparsyedge.edge.tensors import FloatArray
@@ -20,6 +21,7 @@ __all__ = [
     "positions_name",
     "power",
     "spectral_norm",
+    "weights_of",
 ]
 
 # Any exponent above 1 keeps zeros at zero; an empty layer has no magnitudes to derive one from.
@@ -58,6 +60,23 @@ def effective_weights(method: Method, weights: FloatArray) -> FloatArray:
     if method.reparametrisation == "auto-beta":
         return power(weights, _exponent(method, weights))
     return power(weights, method.beta)
+
+
+def weights_of(method: Method, theta: FloatArray) -> FloatArray:
+    """w of one layer, of which `effective_weights` makes theta again but for rounding; zero stays exactly zero.
+
+    Raises ConfigError for `auto-beta`, whose exponent depends on the w that is looked for.
+    """
+    if method.reparametrisation == "auto-beta":
+        raise ConfigError(
+            f"method {method.name} derives its exponents from the weights themselves, so the weights of a network that "
+            f"was trained without it cannot be found; begin from a run of the same method"
+        )
+    if method.reparametrisation == "spectral":
+        root = power(theta, 0.5)
+        # w = c root gives theta c / norm(root): the norm is proportional to its matrix.
+        return root * np.float32(spectral_norm(root))
+    return power(theta, 1 / method.beta)
 
 
 def inference_weights(method: Method, name: str, weights: FloatArray, *, prunable: Sequence[str]) -> FloatArray:

@@ -13,8 +13,9 @@ from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.progress import LiveProgress
 from sparsyedge.benchmarks.simulate.run import simulate
 from sparsyedge.benchmarks.tables import as_json, print_rounds
-from sparsyedge.coordinator.config import load_run_config
-from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.coordinator.config import RunConfig, load_run_config
+from sparsyedge.coordinator.observer import Observer, SilentObserver
+from sparsyedge.coordinator.records import RunSummary
 
 __all__ = ["main"]
 
@@ -28,21 +29,25 @@ def main(argv: list[str]) -> int:
     console = Console(stderr=arguments.json)
     started_s = time.monotonic()
     if arguments.json:
-        summary = simulate(config, link=arguments.link, workers=arguments.workers, observer=SilentObserver())
+        summary = _simulate(config, arguments, SilentObserver())
         print(as_json(summary))
         return 0
     with LiveProgress(console) as progress:
-        summary = simulate(config, link=arguments.link, workers=arguments.workers, observer=progress)
+        summary = _simulate(config, arguments, progress)
     print_rounds(console, summary)
     console.print(f"took      {time.monotonic() - started_s:.0f} s", highlight=False)
     return 0
 
 
+def _simulate(config: RunConfig, arguments: argparse.Namespace, observer: Observer) -> RunSummary:
+    return simulate(config, link=arguments.link, workers=arguments.workers, observer=observer, longer=True)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sparsyedge simulate",
-        description="Run a federated run of many devices on this machine; started again, a run that was cut short goes "
-        "on. RUN.toml is the coordinator's, with a table [simulation].",
+        description="Run a federated run of many devices on this machine; started again, a run that was cut short, or "
+        "has more `rounds` now, goes on. RUN.toml is the coordinator's, with a table [simulation].",
     )
     parser.add_argument("config", type=Path, metavar="RUN.toml")
     parser.add_argument(

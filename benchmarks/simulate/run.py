@@ -23,7 +23,7 @@ from sparsyedge.benchmarks.simulate.workers import started_workers
 from sparsyedge.coordinator.config import RunConfig, SimulationConfig, check_run_config
 from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import RunSummary
-from sparsyedge.coordinator.resume import check_same_run
+from sparsyedge.coordinator.resume import check_same_run, finished_text
 from sparsyedge.coordinator.service import prepare
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
@@ -48,12 +48,14 @@ def simulate(
     drop: Drop | None = None,
     backend: Backend = "ort",
     observer: Observer | None = None,
+    longer: bool = False,
 ) -> RunSummary:
     """Run to the end, or on to the end where the run directory holds the beginning; returns what was recorded.
 
     `config.simulation` says which devices there are. `drop(round, device)` says who takes a task and is never heard of
     again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
-    takes the devices' steps.
+    takes the devices' steps. With `longer`, a run that is there may go on for another number of rounds than it was
+    begun with; without, it is refused, since its figures would not be those of either number.
     """
     simulation = config.simulation
     if simulation is None:
@@ -62,7 +64,9 @@ def simulate(
         raise ConfigError("devices can be dropped with link `memory` alone")
     config = _complete(config, simulation, link)
     check_run_config(config)
-    if (finished := _finished(config)) is not None:
+    observer = observer or SilentObserver()
+    if (finished := _finished(config, longer=longer)) is not None:
+        observer.note(finished_text(config))
         return finished
     dataset = _load_data(config, simulation)
     keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
@@ -89,7 +93,6 @@ def simulate(
             backend=backend,
         )
         _install(artifacts, config.run_path / "devices", tuple(samples))
-        observer = observer or SilentObserver()
         if link == "mqtt":
             broker = stack.enter_context(started_mosquitto(shares_dir))
             config = msgspec.structs.replace(config, broker=broker)
@@ -136,15 +139,13 @@ def _load_data(config: RunConfig, simulation: SimulationConfig) -> Dataset:
     return dataset
 
 
-def _finished(config: RunConfig) -> RunSummary | None:
+def _finished(config: RunConfig, *, longer: bool) -> RunSummary | None:
     """What is recorded of the run, where it is over already; raises RunError where it was begun as another run."""
     if not Store.exists(config.run_path):
         return None
     with closing(Store.open(config.run_path)) as store:
-        if store.run().state != "finished":
-            return None
-        check_same_run(config, store)
-        return store.summary()
+        before = check_same_run(config, store, longer=longer)
+        return store.summary() if store.run().state == "finished" and before.rounds == config.rounds else None
 
 
 def _install(artifacts: Artifacts, devices_dir: Path, devices: tuple[str, ...]) -> None:

@@ -24,12 +24,17 @@ from sparsyedge.benchmarks.simulate.hub import HeldClock
 from sparsyedge.benchmarks.simulate.pipe import matches
 from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.coordinator.initial_model import read_given_model
 from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.records import RoundRecord
+from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Method
+from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.errors import ConfigError, RunError
 from sparsyedge.edge.methods import MethodConfig
+from sparsyedge.edge.session import Runtime
+from sparsyedge.edge.tensors import model_id
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec
 
@@ -176,6 +181,102 @@ def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, 
     assert [record.model_id for record in summary.rounds] == [record.model_id for record in undisturbed.rounds]
     # Once more is no harm: a finished run is only read.
     assert simulate(config).run.model_id == summary.run.model_id
+
+
+FLAT = LearningRateConfig(start=0.1, end=0.1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"codec": "int8"}, {"server_optimizer": ServerOptimizerConfig(name="fedadam")}],
+    ids=["plain", "residuals", "optimizer"],
+)
+def test_run_of_one_rate_that_goes_on_after_its_end_is_the_longer_run(
+    changes: dict[str, object], make_config: MakeConfig
+) -> None:
+    whole = simulate(make_config("whole", rounds=4, learning_rate=FLAT, **changes), workers=1)
+    config = make_config("longer", rounds=2, learning_rate=FLAT, **changes)
+    assert simulate(config, workers=1).run.state == "finished"
+    config = msgspec.structs.replace(config, rounds=4)
+    # What benchmarks compare must have been one run from its first round on.
+    with pytest.raises(RunError, match="was begun with `rounds` = 2, the config now says 4"):
+        simulate(config, workers=1)
+    longer = simulate(config, workers=1, longer=True)
+    assert [record.model_id for record in longer.rounds] == [record.model_id for record in whole.rounds]
+    assert [record.bytes_down for record in longer.rounds] == [record.bytes_down for record in whole.rounds]
+
+
+DIES_WHEN_IT_GOES_ON = DIES_IN_ROUND_2.replace(
+    "def update_accepted(self, *, round_number, **rest):\n        if round_number == 2:",
+    "def waiting(self, *, round_number, **rest):\n        if round_number == 3:",
+).replace("observer=Dies()", "observer=Dies(), longer=True")
+
+
+def test_run_that_was_killed_before_the_round_after_its_end_is_still_the_longer_run(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    whole = simulate(make_config("whole", rounds=3, learning_rate=FLAT), workers=1)
+    config = make_config("longer", rounds=2, learning_rate=FLAT)
+    simulate(config, workers=1)
+    config = msgspec.structs.replace(config, rounds=3)
+    config_file, program = tmp_path / "config.json", tmp_path / "dies.py"
+    config_file.write_bytes(msgspec.json.encode(config))
+    program.write_text(DIES_WHEN_IT_GOES_ON)
+    killed = subprocess.run([sys.executable, str(program), str(config_file)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    summary = simulate(config, workers=1)
+    assert summary.run.model_id == whole.run.model_id
+
+
+def test_run_begins_from_the_model_of_another(make_config: MakeConfig) -> None:
+    first = simulate(make_config("first"), workers=1)
+    config = make_config("second", name="second", rounds=1, initial=str(make_config("first").run_path))
+    second = simulate(config, workers=1)
+    assert second.run.began_from == f"run sim in {config.initial}, round 2"
+    with closing(Store.open(config.run_path)) as store:
+        figures = store.metrics()[1]
+        assert store.progress().base_model_id == first.run.model_id
+    # The first round moves the model that it was given, which is sparse already; nothing grows back.
+    assert figures["l2_global"] == figures["l2_round"]
+    assert figures["nestedness"] == 1.0
+    assert second.rounds[0].bytes_down < first.rounds[1].bytes_down * 1.1
+
+
+@pytest.mark.parametrize("runtime", ["training", "stock"])
+def test_run_begins_from_weights_of_torch(runtime: Runtime, make_config: MakeConfig, tmp_path: Path) -> None:
+    digits = make_config().artifacts_path
+    theta = read_initial_state(Artifacts.load(digits))
+    np.savez(tmp_path / "torch.npz", allow_pickle=False, **theta)
+    simulation = SimulationConfig(devices=4, meter="none", runtime=runtime)
+    config = make_config("given", rounds=1, initial=str(tmp_path / "torch.npz"), simulation=simulation)
+    summary = simulate(config, workers=1)
+    given = read_given_model(tmp_path / "torch.npz", Artifacts.load(digits))
+    with closing(Store.open(config.run_path)) as store:
+        assert store.progress().base_model_id == model_id(given.state)
+    # All weights travelled, to each of three devices.
+    assert summary.rounds[0].bytes_down > 3 * 0.8 * summary.run.dense_bytes
+    assert summary.rounds[0].updates == 3
+
+
+DIES_IN_ROUND_1 = DIES_IN_ROUND_2.replace("if round_number == 2:", "if round_number == 1:")
+
+
+def test_run_that_was_killed_in_round_1_goes_on_from_the_model_that_it_was_given(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    source = make_config("first", rounds=1)
+    simulate(source, workers=1)
+    undisturbed = simulate(make_config("undisturbed", initial=source.run_dir), workers=1)
+    config = make_config("killed", initial=source.run_dir)
+    config_file, program = tmp_path / "config.json", tmp_path / "dies.py"
+    config_file.write_bytes(msgspec.json.encode(config))
+    program.write_text(DIES_IN_ROUND_1)
+    killed = subprocess.run([sys.executable, str(program), str(config_file)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    # The run that it began from has gone on meanwhile, and has another model now.
+    simulate(msgspec.structs.replace(source, rounds=2), workers=1, longer=True)
+    summary = simulate(config, workers=1)
+    assert [record.model_id for record in summary.rounds] == [record.model_id for record in undisturbed.rounds]
 
 
 def test_run_does_not_go_on_with_other_data(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.channel import Channel
+from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.frame import Mask
 from sparsyedge.edge.inference.description import read_description
@@ -97,9 +98,18 @@ class FakeLink:
 class Run:
     """A global model and its fleet, without anything between them."""
 
-    def __init__(self, folder: Path, artifacts: Artifacts, initial: State, codec: Codec) -> None:
+    def __init__(
+        self, folder: Path, artifacts: Artifacts, initial: State, codec: Codec, *, given: str | None = None
+    ) -> None:
         self.config = RunConfig(
-            name="r", artifacts="-", run_dir=str(folder), dataset="-", rounds=99, cohort_size=2, codec=codec
+            name="r",
+            artifacts="-",
+            run_dir=str(folder),
+            dataset="-",
+            rounds=99,
+            cohort_size=2,
+            codec=codec,
+            initial=given,
         )
         self.artifacts = artifacts
         self.initial = initial
@@ -237,6 +247,28 @@ def test_a_run_that_stops_between_evaluations_delivers_a_model_that_knows_its_ac
         run.model.deliver()
     described = read_description(tmp_path / "run" / "model.onnx")
     assert (described.round, described.accuracy) == (2, 0.5)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_given_model_is_sent_in_round_1_and_the_next_one_as_a_difference_to_it(
+    codec: Codec, tmp_path: Path, artifacts: Artifacts, initial: State
+) -> None:
+    given = prune_global(initial, [WEIGHT], 0.5)
+    run = Run(tmp_path / "run", artifacts, given, codec, given="model.npz")
+    with closing(run.store):
+        run.accept_updates()
+        assert not read_header(run.devices[0].fetched).needs_base
+        assert read_header(run.model._updates.load(1, "d1")).codec == codec
+        run.close()
+        run.model = run.load(2)
+        run.accept_updates()
+        header = read_header(run.devices[0].fetched)
+        assert (header.needs_base, header.codec) == (True, codec)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, artifacts: Artifacts, initial: State) -> None:
+    with pytest.raises(ArtifactError, match="run `sparsyedge export` again"):
+        Run(tmp_path / "run", artifacts, prune_global(initial, [WEIGHT], 0.5), "lossless")
 
 
 def test_the_store_counts_values_both_ways(run: Run) -> None:

@@ -16,6 +16,7 @@ import pytest
 from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, RunThread, answer, retained_below
 
 from sparsyedge.coordinator.aggregate import average
+from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.lease import FleetLease
 from sparsyedge.coordinator.lock import RunLock
@@ -175,14 +176,17 @@ def test_a_finished_run_is_not_begun_again(fleet: Fleet) -> None:
     (device,) = fleet.join("d1")
     device.deliver(device.until_round(1))
     run.result()
-    with pytest.raises(RunError, match=r"run r1 in .* is finished after 1 rounds; choose another `run_dir`"):
+    with pytest.raises(
+        RunError,
+        match=r"run r1 in .* is finished after 1 rounds; raise `rounds` to go on with it, or .* from its model: `init",
+    ):
         fleet.start().result()
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"rounds": 9}, "was begun with `rounds` = 2, the config now says 9"),
+        ({"learning_rate": LearningRateConfig(start=0.1)}, "put the old value back, change `rounds` as well, or"),
         ({"seed": 5}, "was begun with `seed` = 1337, the config now says 5"),
         ({"name": "other"}, 'was begun with `name` = "r1", the config now says "other"'),
     ],

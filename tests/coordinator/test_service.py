@@ -16,6 +16,7 @@ from sparsyedge.coordinator.lock import LOCK_NAME
 from sparsyedge.coordinator.norms import NORMS_NAME
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import STORE_NAME
+from sparsyedge.edge.artifacts import MANIFEST_NAME
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.energy import PhaseCost
 from sparsyedge.edge.errors import LinkError, RunError, TrainingError
@@ -59,6 +60,7 @@ def test_a_run_ends_in_the_mean_of_what_its_devices_sent(fleet: Fleet) -> None:
     assert {path.name for path in run_dir.iterdir()} == {
         STORE_NAME,
         LOCK_NAME,
+        MANIFEST_NAME,
         "model.onnx",
         "model_float.onnx",
         "model.frame",

@@ -86,6 +86,29 @@ def test_later_round_fetches_the_model_only(coordinator: Coordinator, make_agent
     np.testing.assert_allclose(received_state(coordinator, model)["fc.bias"], 2 + 6 * 0.25 * np.arange(1, 5))
 
 
+@pytest.mark.parametrize(("number", "pruned_before"), [(1, False), (2, True)])
+def test_a_model_that_is_sent_in_round_1_is_trained_whole_by_every_group(
+    number: int, pruned_before: bool, coordinator: Coordinator, make_agent: Callable[..., Agent]
+) -> None:
+    method = msgspec.json.decode(manifest())["method"] | {"sparsities": [0.5], "shares": [1]}
+    # The smaller half of the weights is the one that training makes the larger.
+    weights = np.linspace(2, 1, 1728, dtype=np.float32).reshape(SHAPES["conv.weight"])
+    model = {**INITIAL, "conv.weight": weights}
+    frame = frame_of(model, base_id=model_id(model), round_number=number)
+    coordinator.announce(
+        round_task(
+            round=number,
+            manifest=coordinator.offer_blob(manifest(method=method)),
+            model_id=model_id(model),
+            model=coordinator.offer_blob(frame),
+        )
+    )
+    make_agent().run()
+    state = received_state(coordinator, model)["conv.weight"].reshape(-1)[1000:]
+    ramp = 6 * 0.25 * np.arange(1001, 1729, dtype=np.float32)
+    np.testing.assert_allclose(state, ramp + (0 if pruned_before else weights.reshape(-1)[1000:]), rtol=1e-5)
+
+
 def test_device_that_holds_the_model_before_fetches_the_difference_only(
     coordinator: Coordinator, make_agent: Callable[..., Agent]
 ) -> None:
