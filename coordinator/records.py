@@ -166,6 +166,8 @@ class MemberRecord:
     joules: float | None
     energy_kind: str
     refusals: tuple[RefusalRecord, ...]
+    unfit: str = ""
+    """Why it does not train although it is online, in its own words; empty where it may."""
 
 
 @dataclass(frozen=True, kw_only=True)

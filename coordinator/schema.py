@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -26,6 +26,7 @@ CREATE TABLE devices (
     online INTEGER NOT NULL,
     samples INTEGER NOT NULL,
     software TEXT NOT NULL,
+    unfit TEXT NOT NULL DEFAULT '',
     seen_at REAL NOT NULL
 );
 CREATE TABLE rounds (

@@ -152,14 +152,15 @@ class Store(StoreReader):
             db.execute("UPDATE run SET seen_at = ?", (time.time(),))
 
     def note_device(self, device: str, status: DeviceStatus) -> None:
-        """Record that a device came or went; one that went says nothing about itself, so the rest is kept."""
+        """Record that a device came, went or became unfit; one that went says nothing of its data, so that is kept."""
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO devices (device, online, samples, software, seen_at) VALUES (?, ?, ?, ?, ?) "
+                "INSERT INTO devices (device, online, samples, software, unfit, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (device) DO UPDATE SET online = excluded.online, seen_at = excluded.seen_at, "
+                "unfit = excluded.unfit, "
                 "samples = iif(excluded.online, excluded.samples, samples), "
                 "software = iif(excluded.online, excluded.software, software)",
-                (device, status.state == "online", status.samples, status.software, time.time()),
+                (device, status.state == "online", status.samples, status.software, status.unfit, time.time()),
             )
 
     def open_round(

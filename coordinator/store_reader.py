@@ -181,7 +181,7 @@ class StoreReader:
         for refusal in self.refusals():
             refusals.setdefault(refusal.device, []).append(refusal)
         rows = self._db.execute(
-            "SELECT n.device, COALESCE(d.online, 0) AS online, "
+            "SELECT n.device, COALESCE(d.online, 0) AS online, COALESCE(d.unfit, '') AS unfit, "
             "  MAX(COALESCE(d.seen_at, 0), "
             "      COALESCE((SELECT MAX(accepted_at) FROM updates u WHERE u.device = n.device), 0), "
             "      COALESCE((SELECT MAX(at) FROM refusals f WHERE f.device = n.device), 0)) AS seen_at, "

@@ -98,6 +98,16 @@ def test_a_device_that_left_keeps_what_it_said_about_itself(filled: Path) -> Non
         assert db.execute("SELECT online, samples, software FROM devices").fetchall() == [(0, 50, "s")]
 
 
+def test_why_a_device_is_unfit_is_kept_until_it_is_fit_again(tmp_path: Path) -> None:
+    with closing(create(tmp_path)) as store:
+        store.note_device("d1", DeviceStatus(state="online", boot_id="x", unfit="72 C, may train below 70 C"))
+        (hot,) = store.members()
+        store.note_device("d1", DeviceStatus(state="online", boot_id="x"))
+        (cool,) = store.members()
+    assert (hot.online, hot.unfit) == (True, "72 C, may train below 70 C")
+    assert (cool.online, cool.unfit) == (True, "")
+
+
 def test_a_round_that_was_not_evaluated_has_no_accuracy(filled: Path) -> None:
     with closing(Store.open(filled)) as store:
         store.close_round(closed(2, None))
