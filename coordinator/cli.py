@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -19,20 +17,25 @@ from sparsyedge.coordinator import authority_cli, control_cli
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.memory import give_back_large_blocks
 from sparsyedge.coordinator.metrics_csv import as_csv
-from sparsyedge.coordinator.records import RoundRecord, RunRecord
+from sparsyedge.coordinator.observer import LogObserver
+from sparsyedge.coordinator.records import RunRecord
 from sparsyedge.coordinator.store import Store
 from sparsyedge.coordinator.tables import device_table, meter_line, round_table
+from sparsyedge.edge import logs
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["LineObserver", "main"]
+__all__ = ["main", "make_parser"]
 
+
+log = logging.getLogger(__name__)
 
 EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str]) -> int:
     """Run the subcommand and return its exit code; raises SparsyedgeError for a fault that we can name."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     if arguments.command in authority_cli.COMMANDS:
         return authority_cli.main(arguments)
     if arguments.command in control_cli.COMMANDS:
@@ -48,21 +51,19 @@ def main(argv: list[str]) -> int:
             return _stop(arguments.run_dir)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sparsyedge coordinator", description="Lead a fleet through the rounds of a run."
-    )
+def make_parser() -> Parser:
+    parser = Parser(prog="sparsyedge coordinator", description="Lead a fleet through the rounds of a run.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="lead a run from its first round to its model")
-    run.add_argument("config", type=Path, metavar="RUN.toml")
+    run.add_argument("config", type=Path, metavar="RUN.toml", help="the run's config, docs/configuration.md")
     status = commands.add_parser("status", help="show how far a run is, and what it cost")
-    status.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    status.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     status.add_argument("--json", action="store_true", help="print one JSON document")
     metrics = commands.add_parser("metrics", help="print every figure of every round as CSV")
-    metrics.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    metrics.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     metrics.add_argument("--out", type=Path, metavar="FILE.csv", help="write there instead")
     stop = commands.add_parser("stop", help="let a run finish after the round that is open")
-    stop.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    stop.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     control_cli.add_commands(commands)
     authority_cli.add_commands(commands)
     return parser
@@ -71,12 +72,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run(config_path: Path) -> int:
     # Here, because it brings ONNX Runtime along, which `status` and `stop` can do without.
     from sparsyedge.coordinator.access import answering
+    from sparsyedge.coordinator.global_model import MODEL_NAME
     from sparsyedge.coordinator.service import prepare
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logs.set_level("info")
     give_back_large_blocks()
     config = load_run_config(config_path)
-    coordinator = prepare(config, LineObserver())
+    coordinator = prepare(config, LogObserver())
     interrupted = False
 
     def stop() -> None:
@@ -86,9 +88,9 @@ def _run(config_path: Path) -> int:
 
     with _on_signals(stop), answering(config):
         summary = coordinator.run()
-    _say(f"run directory: {summary.run_dir}")
     if summary.run.model_sha256:
-        _say(f"model.onnx:    sha256 {summary.run.model_sha256}")
+        log.info("the model is %s/%s (sha256 %s)", summary.run_dir, MODEL_NAME, summary.run.model_sha256)
+    log.info("what it took: sparsyedge coordinator status %s", summary.run_dir)
     return EXIT_INTERRUPTED if interrupted else 0
 
 
@@ -137,47 +139,11 @@ def _stop(run_dir: Path) -> int:
     return 0
 
 
-def _optional(value: float | None, pattern: str) -> str:
-    return "-" if value is None else pattern.format(value)
-
-
 def _describe_run(run: RunRecord, closed: int) -> str:
     line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
     if run.state in ("running", "paused"):
         return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
     return f"{line}; {run.reason}" if run.reason else line
-
-
-class LineObserver:
-    """Prints one line per event."""
-
-    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
-        _say(f"round {round_number}: waiting for devices, {online} of {needed} online")
-
-    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
-        _say(f"round {round_number} of {rounds}: open for {len(cohort)} devices, learning rate {learning_rate:.4f}")
-
-    def round_resumed(self, *, round_number: int, rounds: int, accepted: int, cohort: tuple[str, ...]) -> None:
-        _say(f"round {round_number} of {rounds}: goes on, {accepted} of {len(cohort)} updates are in")
-
-    def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
-        _say(f"round {round_number}: too few updates at the deadline, extended ({extension}) for {len(cohort)} devices")
-
-    def update_accepted(self, *, round_number: int, device: str, update_bytes: int, accepted: int, cohort: int) -> None:
-        _say(f"round {round_number}: update of {device} accepted, {update_bytes} bytes ({accepted} of {cohort})")
-
-    def refused(self, *, round_number: int, device: str, reason: str) -> None:
-        _say(f"round {round_number}: refused from {device}: {reason}")
-
-    def round_closed(self, record: RoundRecord) -> None:
-        accuracy = _optional(record.test_accuracy, "{:.2%}")
-        _say(
-            f"round {record.round}: closed with {record.updates} updates, accuracy {accuracy}, "
-            f"sparsity {record.global_sparsity:.2%}, {record.bytes_up} bytes up, {record.seconds:.1f} s"
-        )
-
-    def run_ended(self, *, state: str, reason: str) -> None:
-        _say(f"run {state}")
 
 
 def _say(line: str) -> None:
@@ -189,7 +155,7 @@ def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on the first SIGINT or SIGTERM; the second ends the process at once."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        print(f"got {signal.Signals(number).name}; stopping, the open round is given up", file=sys.stderr, flush=True)
+        log.warning("got %s; stopping, the open round is given up", signal.Signals(number).name)
         restore()
         stop()
 

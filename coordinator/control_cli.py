@@ -6,7 +6,6 @@ import argparse
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from sparsyedge.coordinator.records import MemberRecord, RefusalRecord
 from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.energy import joules_text
 from sparsyedge.edge.errors import RunError
 
@@ -22,14 +22,14 @@ __all__ = ["COMMANDS", "add_commands", "main"]
 COMMANDS = ("pause", "resume", "devices")
 
 
-def add_commands(commands: Any) -> None:
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add these commands to those of `sparsyedge coordinator`."""
     pause = commands.add_parser("pause", help="complete the round that is open and open no other")
-    pause.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    pause.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     resume = commands.add_parser("resume", help="open rounds again after a pause")
-    resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    resume.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     devices = commands.add_parser("devices", help="show who is there, what it has done and what was refused from it")
-    devices.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    devices.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     devices.add_argument("--json", action="store_true", help="print one JSON document")
 
 

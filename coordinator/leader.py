@@ -399,7 +399,6 @@ class Leader:
         """Count against the round that the device named, if that has been open; else against the present one."""
         present = self._board.round
         counted = round_number if round_number is not None and round_number <= present else present
-        log.warning("refused from device %s: %s", device, reason)
         self._refusals[counted, device, reason] += 1
         self._observer.refused(round_number=counted, device=device, reason=reason)
 

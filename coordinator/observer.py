@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 from sparsyedge.coordinator.records import RoundRecord
 
-__all__ = ["Observer", "SilentObserver"]
+__all__ = ["LogObserver", "Observer", "SilentObserver"]
+
+log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
@@ -63,3 +66,51 @@ class SilentObserver:
 
     def run_ended(self, *, state: str, reason: str) -> None:
         pass
+
+
+class LogObserver:
+    """Writes one line per event into the log."""
+
+    def waiting(self, *, round_number: int, online: int, needed: int) -> None:
+        log.info("round %d: waiting for devices, %d of %d online", round_number, online, needed)
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        log.info(
+            "round %d of %d: open for %d devices, learning rate %.4f", round_number, rounds, len(cohort), learning_rate
+        )
+
+    def round_resumed(self, *, round_number: int, rounds: int, accepted: int, cohort: tuple[str, ...]) -> None:
+        log.info("round %d of %d: goes on, %d of %d updates are in", round_number, rounds, accepted, len(cohort))
+
+    def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
+        log.warning(
+            "round %d: too few updates at the deadline, extended (%d) for %d devices",
+            round_number,
+            extension,
+            len(cohort),
+        )
+
+    def update_accepted(self, *, round_number: int, device: str, update_bytes: int, accepted: int, cohort: int) -> None:
+        log.info(
+            "round %d: update of %s accepted, %d bytes (%d of %d)", round_number, device, update_bytes, accepted, cohort
+        )
+
+    def refused(self, *, round_number: int, device: str, reason: str) -> None:
+        log.warning("round %d: refused from %s: %s", round_number, device, reason)
+
+    def round_closed(self, record: RoundRecord) -> None:
+        accuracy = "-" if record.test_accuracy is None else f"{record.test_accuracy:.2%}"
+        log.info(
+            "round %d: closed with %d updates, accuracy %s, sparsity %.2f%%, %d bytes up, %.1f s",
+            record.round,
+            record.updates,
+            accuracy,
+            100 * record.global_sparsity,
+            record.bytes_up,
+            record.seconds,
+        )
+
+    def run_ended(self, *, state: str, reason: str) -> None:
+        # A failure ends the command, which then says why.
+        if state != "failed":
+            log.info("the run is %s", state)

@@ -125,6 +125,8 @@ class Agent:
         self._settled: str | None = None
         self._misfit: tuple[str, str] | None = None
         """A run that this device's data does not suit, and why."""
+        self._over: str | None = None
+        """The run that is over and was spoken of."""
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -156,6 +158,7 @@ class Agent:
         """Do what the current task asks for, or wait a moment for another; False when it is time to leave."""
         self._supervisor.alive()
         task = self._courier.task
+        self._note_end(task)
         action = self._decide(task) if task else Action.WAIT
         if not self._is_fit() and action is Action.TRAIN:
             self._courier.listen()
@@ -165,11 +168,19 @@ class Agent:
                 self._settled = None
             self._courier.listen()
         elif action is Action.LEAVE:
-            log.info("run %s is finished; leaving", task.run)
             return False
         else:
             self._take_part(task, action)
         return True
+
+    def _note_end(self, task: RoundTask | None) -> None:
+        """Say once that a run is over, and what this device does now."""
+        over = task.run if task is not None and task.state == "finished" else None
+        if task is not None and over is not None and over != self._over:
+            end = "is finished" if task.round == task.rounds else "was ended early"
+            then = "leaving" if self._until_finished else "waiting for the next run"
+            log.info("run %s %s, after round %d of %d; %s", over, end, task.round, task.rounds, then)
+        self._over = over
 
     def _decide(self, task: RoundTask) -> Action:
         pending = self._outbox.pending

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import signal
 import uuid
@@ -13,9 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
-from sparsyedge.edge import enrol
+from sparsyedge.edge import logs
 from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.cache import Cache
+from sparsyedge.edge.command_table import run_command
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.courier import Courier, Member, offline_status
 from sparsyedge.edge.data import Samples, check_classes, lda_partition, load
@@ -31,18 +32,21 @@ from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.storage import remove_leftovers
 from sparsyedge.edge.workbench import Workbench
 
-__all__ = ["load_samples", "main"]
+__all__ = ["SUBCOMMANDS", "load_samples", "main", "make_parser"]
 
 log = logging.getLogger(__name__)
+
+SUBCOMMANDS = {"enrol": ("sparsyedge.edge.enrol:main", "make this machine a member of a secured fleet")}
 
 
 def main(argv: list[str]) -> int:
     """Run one device until it is stopped, or its run is finished; raises SparsyedgeError where it cannot start."""
-    if argv[:1] == ["enrol"]:
-        return enrol.main(argv[1:])
-    options = _parse(argv)
+    if argv and argv[0] in SUBCOMMANDS:
+        return run_command(SUBCOMMANDS, argv[0], argv[1:])
+    options = make_parser().parse_args(argv)
     config = load_config(options.config, DeviceConfig)
-    _set_up_logging(config.id, options.log_level)
+    logs.set_level(options.log_level)
+    logs.name_lines(config.id)
     workbench = Workbench(threads=config.threads, runtime=options.runtime)
     samples = load_samples(config.data)
     log.info("%d samples of %s", len(samples), config.data.dataset)
@@ -70,8 +74,9 @@ def load_samples(config: DataConfig) -> Samples:
     return train.take(lda_partition(train.y, share.devices, share.alpha, share.seed)[share.index])
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    """The options of `sparsyedge edge`; `enrol` has its own parser."""
+    parser = Parser(
         prog="sparsyedge edge",
         description="Run this machine as a device of a fleet.",
         epilog="`sparsyedge edge enrol FILE` makes it a member of a secured fleet first.",
@@ -88,11 +93,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="how much to log"
     )
-    return parser.parse_args(argv)
-
-
-def _set_up_logging(device: str, level: str) -> None:
-    logging.basicConfig(format=f"%(asctime)s {device} %(levelname)s %(message)s", level=level.upper(), force=True)
+    return parser
 
 
 def _run(

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.artifacts import Artifacts, Parameter
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import METHODS, Method, make_method
@@ -16,7 +17,7 @@ from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import MODELS, ModelSpec
 from sparsyedge.export.verify import Parity, verify
 
-__all__ = ["DATASETS", "export_model", "main", "make_method", "model_for"]
+__all__ = ["DATASETS", "export_model", "main", "make_method", "make_parser", "model_for"]
 
 # Input shape (channels, height, width) and classes: all that an export has to know of a data set.
 DATASETS: dict[str, tuple[tuple[int, int, int], int]] = {
@@ -30,7 +31,7 @@ DATASETS: dict[str, tuple[tuple[int, int, int], int]] = {
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge export`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     shape, classes = DATASETS[arguments.dataset]
     spec = ModelSpec(
         model=arguments.model or model_for(arguments.dataset),
@@ -73,8 +74,8 @@ def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int)
     return build_artifacts(spec, method, directory, seed=seed, check=verify)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
     )
     parser.add_argument("--model", choices=sorted(MODELS), help="(default: the one that suits the data set)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
@@ -15,13 +14,14 @@ from sparsyedge.benchmarks.simulate.run import simulate
 from sparsyedge.benchmarks.tables import as_json, print_rounds
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.observer import SilentObserver
+from sparsyedge.edge.arguments import Parser
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge simulate`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     config = load_run_config(arguments.config)
     if arguments.out is not None:
         config = msgspec.structs.replace(config, run_dir=str(arguments.out))
@@ -38,8 +38,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge simulate",
         description="Run a federated run of many devices on this machine; started again, a run that was cut short goes "
         "on. RUN.toml is the coordinator's, with a table [simulation].",
