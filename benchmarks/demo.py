@@ -116,11 +116,13 @@ def _device_configs(arguments: argparse.Namespace, broker: BrokerConfig, run_dir
             fleet="demo",
             work_dir=str((run_dir / "devices" / f"device-{index}").resolve()),
             broker=broker,
+            threads=1,
             # Several devices share this machine: a sensor would charge each of them with all the others' work.
             meter="cpu-model",
             data=DataConfig(
                 dataset=arguments.dataset,
-                data_dir=arguments.data_dir,
+                # Its config is read in another folder than this one.
+                data_dir=None if arguments.data_dir is None else str(Path(arguments.data_dir).expanduser().absolute()),
                 partition=PartitionConfig(devices=arguments.devices, index=index, alpha=ALPHA),
             ),
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import msgspec
 
 from sparsyedge.coordinator.config import RunConfig
@@ -11,7 +14,7 @@ from sparsyedge.edge.errors import RunError
 
 __all__ = ["check_same_run", "resume_store"]
 
-MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "threads", "broker", "deadline_s"})
+MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "authority", "threads", "broker", "deadline_s"})
 """Where things are and how long to wait; everything else would make another model of the same run."""
 
 
@@ -51,11 +54,16 @@ def check_same_run(config: RunConfig, store: Store) -> None:
         ) from error
     for key in RunConfig.__struct_fields__:
         old, new = getattr(before, key), getattr(config, key)
-        if key not in MAY_CHANGE and old != new:
+        if key not in MAY_CHANGE and old != new and not (key == "dataset" and _moved(old, new)):
             raise RunError(
                 f"the run in {config.run_path} was begun with `{key}` = {_show(old)}, the config now says "
                 f"{_show(new)}; put the old value back, or choose another `run_dir`"
             )
+
+
+def _moved(before: str, now: str) -> bool:
+    """Whether both are paths of the same file or folder name: a data set may be put elsewhere, as artifacts may."""
+    return os.sep in before and os.sep in now and Path(before).name == Path(now).name
 
 
 def _show(value: object) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig
+from sparsyedge.edge.config_paths import resolve_paths
 from sparsyedge.edge.enrolment import (
     DeviceFile,
     Enrolled,
@@ -40,7 +41,7 @@ _REPLY_DECODER: msgspec.json.Decoder[EnrolReply] = msgspec.json.Decoder(EnrolRep
 def main(argv: list[str]) -> int:
     """Enrol this device, write its config where the file says what it trains on, and take the token out of the file."""
     options = make_parser().parse_args(argv)
-    folder = options.identity.expanduser()
+    folder = options.identity.expanduser().resolve()
     device = read_device_file(options.file)
     if device.token is None and _is_enrolled(folder, device.device):
         print(f"{device.device} is enrolled already, in {folder}")
@@ -53,7 +54,8 @@ def main(argv: list[str]) -> int:
         print(f'write a config with id = "{device.device}" and identity = "{folder}" for it')
     else:
         config = folder / CONFIG_NAME
-        write_atomically(config, _toml(_config(device, folder, device.data, options.work_dir)).encode())
+        config_text = _toml(_config(device, folder, _data(device.data, options.file), options.work_dir))
+        write_atomically(config, config_text.encode())
         print(f"start it with: sparsyedge edge --config {config}")
     return 0
 
@@ -135,11 +137,17 @@ def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | 
     config = DeviceConfig(
         id=device.device,
         fleet=device.fleet,
-        identity=str(folder.resolve()),
+        identity=str(folder),
         broker=BrokerConfig(host=device.host, port=device.port),
         data=data,
     )
-    return config if work_dir is None else msgspec.structs.replace(config, work_dir=work_dir)
+    chosen = config.work_dir if work_dir is None else work_dir
+    return msgspec.structs.replace(config, work_dir=str(Path(chosen).expanduser().resolve()))
+
+
+def _data(data: DataConfig, file: Path) -> DataConfig:
+    """What the device trains on, with the paths of the operator's file, which are relative to it, made absolute."""
+    return resolve_paths(data, file.absolute().parent)
 
 
 def _toml(config: DeviceConfig) -> str:

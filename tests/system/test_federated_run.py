@@ -92,7 +92,7 @@ def write_configs(directory: Path, artifacts: Path, port: int, **run: object) ->
     """device-0.toml, device-1.toml, ... and run.toml; returns the latter."""
     for index in range(DEVICES):
         (directory / f"device-{index}.toml").write_text(
-            f'id = "device-{index}"\nwork_dir = "{directory / "work"}"\n[broker]\nport = {port}\n'
+            f'id = "device-{index}"\nwork_dir = "{directory / "work"}"\nthreads = 1\n[broker]\nport = {port}\n'
             f'[data]\ndataset = "digits"\n[data.partition]\ndevices = {DEVICES}\nindex = {index}\n'
         )
     values = {"rounds": 3, "cohort_size": DEVICES, "epochs": 1, "seed": 1, "deadline_s": LIMIT_S, **run}
