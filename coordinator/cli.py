@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from sparsyedge.coordinator import authority_cli, control_cli
 from sparsyedge.coordinator.config import load_run_config
 from sparsyedge.coordinator.memory import give_back_large_blocks
 from sparsyedge.coordinator.metrics_csv import as_csv
 from sparsyedge.coordinator.observer import LogObserver
-from sparsyedge.coordinator.records import RunRecord
+from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.store import Store
-from sparsyedge.coordinator.tables import device_table, meter_line, round_table
+from sparsyedge.coordinator.tables import describe_run, device_table, meter_line, round_table
+from sparsyedge.coordinator.watch import View, watch
 from sparsyedge.edge import logs
 from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.errors import RunError
@@ -44,7 +46,7 @@ def main(argv: list[str]) -> int:
         case "run":
             return _run(arguments.config)
         case "status":
-            return _status(arguments.run_dir, as_json=arguments.json)
+            return _status(arguments.run_dir, as_json=arguments.json, watched=arguments.watch)
         case "metrics":
             return _metrics(arguments.run_dir, arguments.out)
         case _:
@@ -58,7 +60,7 @@ def make_parser() -> Parser:
     run.add_argument("config", type=Path, metavar="RUN.toml", help="the run's config, docs/configuration.md")
     status = commands.add_parser("status", help="show how far a run is, and what it cost")
     status.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
-    status.add_argument("--json", action="store_true", help="print one JSON document")
+    control_cli.add_view_options(status)
     metrics = commands.add_parser("metrics", help="print every figure of every round as CSV")
     metrics.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     metrics.add_argument("--out", type=Path, metavar="FILE.csv", help="write there instead")
@@ -94,26 +96,37 @@ def _run(config_path: Path) -> int:
     return EXIT_INTERRUPTED if interrupted else 0
 
 
-def _status(run_dir: Path, *, as_json: bool) -> int:
-    with closing(Store.open(run_dir)) as store:
-        summary = store.summary()
+def _status(run_dir: Path, *, as_json: bool, watched: bool) -> int:
     if as_json:
-        print(msgspec.json.encode(summary).decode())
+        print(msgspec.json.encode(_summary(run_dir)).decode())
         return 0
     console = Console()
-    console.print(_describe_run(summary.run, len(summary.rounds)), highlight=False, markup=False)
-    if summary.rounds:
-        console.print(round_table(summary.rounds))
-    if summary.devices:
-        console.print(device_table(summary.devices))
-        console.print(meter_line(summary.devices), highlight=False, markup=False)
-    for refusal in summary.refusals:
-        console.print(
-            f"refused {refusal.count}x in round {refusal.round} from {refusal.device}: {refusal.reason}",
-            highlight=False,
-            markup=False,
-        )
+
+    def look() -> View:
+        summary = _summary(run_dir)
+        # That the coordinator is alive is no news, though it is shown.
+        return View(Group(*_picture(summary)), replace(summary, run=replace(summary.run, seen_at=0.0)))
+
+    if watched:
+        watch(console, look)
+    console.print(look().picture)
     return 0
+
+
+def _summary(run_dir: Path) -> RunSummary:
+    with closing(Store.open(run_dir)) as store:
+        return store.summary()
+
+
+def _picture(summary: RunSummary) -> Iterator[RenderableType]:
+    yield Text(describe_run(summary.run, len(summary.rounds)))
+    if summary.rounds:
+        yield round_table(summary.rounds)
+    if summary.devices:
+        yield device_table(summary.devices)
+        yield Text(meter_line(summary.devices))
+    for refusal in summary.refusals:
+        yield Text(f"refused {refusal.count}x in round {refusal.round} from {refusal.device}: {refusal.reason}")
 
 
 def _metrics(run_dir: Path, out: Path | None) -> int:
@@ -137,13 +150,6 @@ def _stop(run_dir: Path) -> int:
         store.request_stop()
     _say(f"run {run.name} will finish after the round that is open")
     return 0
-
-
-def _describe_run(run: RunRecord, closed: int) -> str:
-    line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
-    if run.state in ("running", "paused"):
-        return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
-    return f"{line}; {run.reason}" if run.reason else line
 
 
 def _say(line: str) -> None:

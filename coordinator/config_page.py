@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.edge.config import DeviceConfig, Section
+from sparsyedge.edge.config import DeviceConfig
 
 __all__ = ["COMMAND", "fill", "main"]
 
 COMMAND = "python -m sparsyedge.coordinator.config_page docs/configuration.md"
-FILES: dict[str, type[Section]] = {"run.toml": RunConfig, "device.toml": DeviceConfig}
+FILES: dict[str, type[msgspec.Struct]] = {"run.toml": RunConfig, "device.toml": DeviceConfig}
 BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
@@ -46,14 +46,14 @@ def fill(page: str) -> str:
     return page
 
 
-def _tables(kind: type[Section], path: str) -> Iterator[str]:
+def _tables(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
     """A struct's table, then those of the structs in it."""
     if path:
         yield f"\n### `[{path}]`\n{inspect.getdoc(kind)}\n"
     yield "| key | type | default | allowed | meaning |"
     yield "| --- | --- | --- | --- | --- |"
     meanings = field_docs(kind)
-    below: list[tuple[type[Section], str]] = []
+    below: list[tuple[type[msgspec.Struct], str]] = []
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         table = _table_of(field.type)
         if table is not None:
@@ -64,7 +64,7 @@ def _tables(kind: type[Section], path: str) -> Iterator[str]:
         yield from _tables(table, place)
 
 
-def field_docs(kind: type[Section]) -> dict[str, str]:
+def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     """The docstring below each field of a struct, as one line; raises ValueError where one is missing."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
@@ -89,7 +89,7 @@ def _bare(info: Any) -> Any:
     return info.type if isinstance(info, msgspec.inspect.Metadata) else info
 
 
-def _table_of(info: Any) -> type[Section] | None:
+def _table_of(info: Any) -> type[msgspec.Struct] | None:
     for option in map(_bare, _options(info)):
         if isinstance(option, msgspec.inspect.StructType):
             return option.cls
