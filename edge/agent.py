@@ -125,6 +125,8 @@ class Agent:
         self._settled: str | None = None
         self._misfit: tuple[str, str] | None = None
         """A run that this device's data does not suit, and why."""
+        self._trouble = ""
+        """Why the last try at a round was cut short; said once."""
         self._over: str | None = None
         """The run that is over and was spoken of."""
 
@@ -225,10 +227,13 @@ class Agent:
             if action is Action.TRAIN:
                 self._make_update(task)
             self._deliver(task)
+            self._trouble = ""
         except (Abandoned, JobCancelled):
             log.info("round %d is over, or this device is to stop; its work is dropped", task.round)
         except (LinkError, FrameError) as error:
-            log.warning("round %d: %s; trying again in %g s", task.round, error, RETRY_S)
+            if str(error) != self._trouble:
+                log.warning("round %d: %s; trying again", task.round, error)
+            self._trouble = str(error)
             self._pause(task)
         except DataError as error:
             # No later round would go better, so none may count on this device.

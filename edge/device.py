@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +23,14 @@ from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.courier import Courier, Member, offline_status
 from sparsyedge.edge.data import Samples, check_classes, lda_partition, load
 from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
-from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.errors import ConfigError, LinkError
 from sparsyedge.edge.identity import Identity
 from sparsyedge.edge.limits import Limits, read_vitals
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.notify import Supervisor
 from sparsyedge.edge.outbox import Outbox
+from sparsyedge.edge.refusal import retry_delay_s
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.storage import remove_leftovers
 from sparsyedge.edge.workbench import Workbench
@@ -137,7 +140,7 @@ def _run(
     )
     # Before the link opens, so that the first event comes when the broker knows what we wait for.
     courier.join()
-    link.open()
+    _open(link, supervisor)
     supervisor.ready()
     log.info("joined fleet %s at %s:%d", config.fleet, config.broker.host, config.broker.port)
     try:
@@ -145,6 +148,28 @@ def _run(
             agent.run()
     finally:
         link.close()
+
+
+def _open(link: Link, supervisor: Supervisor) -> None:
+    """Connect; raises LinkError where that fails.
+
+    A service that is refused waits to be let in: it would only be started again, every few seconds, for ever.
+    """
+    for tries in itertools.count():
+        try:
+            link.open()
+            return
+        except LinkError as error:
+            if not (supervisor.is_there and link.is_refused):
+                raise
+            if tries == 0:
+                log.error("%s", error)
+                supervisor.ready()
+            supervisor.status(str(error))
+            until_s = time.monotonic() + retry_delay_s(tries)
+            while time.monotonic() < until_s:
+                supervisor.alive()
+                time.sleep(1.0)
 
 
 def _idle_watts(meter: EnergyMeter, seconds: float) -> float | None:
