@@ -102,10 +102,14 @@ def _cells(member: MemberRecord) -> list[str]:
         str(member.updates),
         str(sum(refusal.count for refusal in member.refusals)),
         f"{member.seconds:.1f}",
-        f"{member.bytes_down / 1e6:.1f}",
-        f"{member.bytes_up / 1e6:.1f}",
+        _megabytes(member.bytes_down),
+        _megabytes(member.bytes_up),
         "-" if member.joules is None else joules_text(member.joules, member.energy_kind),
     ]
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.{2 if count < 100e6 else 0}f}"
 
 
 def _state(view: DeviceView, now_s: float) -> str:

@@ -74,7 +74,7 @@ def test_eighty_columns_are_enough_for_names_of_twenty(
     assert max(map(len, lines)) <= 80
     rows = {line.split()[0]: line for line in lines if line.startswith("raspberry")}
     assert list(rows) == [BUSY, DONE, HOT, GONE, SPARE]
-    assert rows[DONE].split()[2:] == ["2", "1", "0", "12345.6", "987.7", "87.7"]
+    assert rows[DONE].split()[2:] == ["2", "1", "0", "12345.6", "988", "87.65"]
     states = {name: " ".join(line.split()[1:-6]) for name, line in rows.items()}
     assert (states[BUSY], states[DONE], states[HOT], states[SPARE]) == ("training", "online", "unfit", "online")
     assert re.fullmatch(r"offline \d+ s", states[GONE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +159,11 @@ def test_a_run_goes_on_without_a_device_that_is_killed_in_mid_round_and_takes_it
     assert {device.id: device.rounds for device in summary.devices}["device-2"] >= 1, processes.log("device-2")
     check_costs(run_dir)
     check_model(run_dir / "model.onnx", expected=summary.rounds[-1].test_accuracy)
+    said = processes.log("coordinator").splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d (INFO|WARNING) ", line) for line in said), said
+    assert "the run is finished" in said[-3]
+    assert f"the model is {run_dir}/model.onnx (sha256 {summary.run.model_sha256})" in said[-2]
+    assert "run digits is finished, after round 8 of 8; leaving" in processes.log("device-0")
 
 
 def check_costs(run_dir: Path) -> None:
