@@ -27,13 +27,14 @@ from sparsyedge.benchmarks.paired import Interval, paired_difference
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.records import RunSummary
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.wire import DEFAULT_CODEC, LOSSLESS, Codec
 
-__all__ = ["Result", "Settings", "default_codec", "main", "verdict"]
+__all__ = ["Result", "Settings", "default_codec", "main", "make_parser", "verdict"]
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 METHOD = "sparsyfed"
@@ -78,7 +79,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench codecs`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     settings = _settings(arguments)
     console = Console(stderr=arguments.json)
     results: list[Result] = []
@@ -259,8 +260,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge bench codecs",
         description="Measure what each codec costs in accuracy: federated runs, paired over seeds, full test set.",
     )

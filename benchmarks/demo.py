@@ -19,13 +19,14 @@ from sparsyedge.coordinator.config import LearningRateConfig, RunConfig
 from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.service import prepare
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig, PartitionConfig
 from sparsyedge.edge.data import DATASETS, FORMS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.export.cli import export_model, make_method
 from sparsyedge.export.models import ModelSpec
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 SPARSITY = 0.95
 BETA = 1.25
@@ -51,7 +52,7 @@ PRESETS = {
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge demo`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     console = Console(stderr=arguments.json)
     run_dir = arguments.run_dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     if run_dir.exists() and any(run_dir.iterdir()):
@@ -113,11 +114,13 @@ def _device_configs(arguments: argparse.Namespace, broker: BrokerConfig, run_dir
             fleet="demo",
             work_dir=str((run_dir / "devices" / f"device-{index}").resolve()),
             broker=broker,
+            threads=1,
             # Several devices share this machine: a sensor would charge each of them with all the others' work.
             meter="cpu-model",
             data=DataConfig(
                 dataset=arguments.dataset,
-                data_dir=arguments.data_dir,
+                # Its config is read in another folder than this one.
+                data_dir=None if arguments.data_dir is None else str(Path(arguments.data_dir).expanduser().absolute()),
                 partition=PartitionConfig(devices=arguments.devices, index=index, alpha=ALPHA),
             ),
         )
@@ -125,8 +128,8 @@ def _device_configs(arguments: argparse.Namespace, broker: BrokerConfig, run_dir
     ]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge demo",
         description="Train ResNet-18 with SparsyFed on devices of this machine, over MQTT, and show what it took.",
     )

@@ -23,9 +23,10 @@ from sparsyedge.benchmarks.simulate.run import simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.store import STORE_NAME, Store
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["Pair", "lost", "main"]
+__all__ = ["Pair", "lost", "main", "make_parser"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Pair:
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench dropout`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     pairs = []
     for seed in range(arguments.seeds):
         pairs.append(_pair(arguments, seed))
@@ -151,8 +152,8 @@ def _share(text: str) -> float:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge bench dropout",
         description="Accuracy with and without devices that are lost in every round, paired over seeds.",
     )

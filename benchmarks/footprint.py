@@ -6,7 +6,6 @@ row. Sizes are those of the installed packages of that environment that a device
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 SPARSITY = 0.95
 LIMIT_S = 900
@@ -78,7 +78,7 @@ print(json.dumps(out))
 
 def main(argv: list[str]) -> int:
     """Measure and print a table."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     if not arguments.python.is_file():
         raise ConfigError(f"no interpreter at {arguments.python}; run `make setup`, or name one with --python")
     with tempfile.TemporaryDirectory(prefix="sparsyedge-footprint-") as folder:
@@ -176,8 +176,11 @@ def _print(document: Mapping[str, object], width: int) -> None:
         print(f"| training, {name} | {row['training_mb']:.0f} | {row['peak_mb']:.0f} | {row['load_s']:.1f} |")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sparsyedge bench footprint", description=(__doc__ or "").split("\n\n")[0])
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="sparsyedge bench footprint",
+        description="Measure what a device's install takes on disk, at import and while it trains.",
+    )
     add = parser.add_argument
     add("--python", type=Path, default=Path(sys.executable), help="the device's interpreter (default: this one)")
     add("--wheel", type=Path, help="our wheel, whose size is then shown")

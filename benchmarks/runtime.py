@@ -16,11 +16,12 @@ import numpy as np
 from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.machine import cap_peers, disturbance, instruction_set, machine
 from sparsyedge.benchmarks.step.measure import measure
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.tensors import FloatArray, State
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 SPARSITY = 0.95
 RATE = 0.01
@@ -30,7 +31,7 @@ LIMITS = {"dense": 1.5, "sparse": 1.1}
 
 def main(argv: list[str]) -> int:
     """Measure and print; the exit code says nothing of speed."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     cap_peers()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
         artifacts = _export(arguments.width, Path(folder) / "artifacts")
@@ -91,8 +92,8 @@ def _export(width: int, folder: Path) -> Artifacts:
     return build_artifacts(spec, method, folder, seed=0, check=lambda artifacts: None)[0]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sparsyedge bench runtime", description=(__doc__ or "").split("\n\n")[1])
+def make_parser() -> Parser:
+    parser = Parser(prog="sparsyedge bench runtime", description=(__doc__ or "").split("\n\n")[1])
     add = parser.add_argument
     add("--width", type=positive, default=64, help="channels of the first stage (default: %(default)s)")
     add("--batch", type=positive, default=16, help="samples per step (default: %(default)s)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -22,12 +21,13 @@ from rich.table import Table
 from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.wire_models import Pair, pair_from_file, pair_from_run, synthetic_pair
 from sparsyedge.edge import codec as native
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.frame import Codec, Mask, read_header
 from sparsyedge.edge.tensors import State, dense_bytes
 from sparsyedge.edge.weights import bits_of, encode_weight
 from sparsyedge.edge.wire import DEFAULT_CODEC, decode_frame, encode_frame
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 DEFAULT_SCHEME = f"delta-{DEFAULT_CODEC}"
 GZIP_LEVEL = 6
@@ -59,7 +59,7 @@ class Figures:
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench wire`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     if arguments.pair is not None:
         pair = pair_from_file(arguments.pair)
     elif arguments.run is not None:
@@ -260,8 +260,8 @@ def _print(pair: Pair, figures: dict[str, Figures]) -> None:
     console.print("* the default; entropy is that of masks and value bytes alone, of order 0", highlight=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge bench wire",
         description="Put a sparse model into bytes in several ways; compare size, speed on one core, and error. "
         "Without --run or --pair, a seeded synthetic ResNet-18 with the densities of trained masks.",

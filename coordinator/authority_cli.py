@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import logging
 import os
 import signal
 import threading
@@ -21,6 +20,8 @@ from sparsyedge.coordinator.authority import COORDINATOR_PORT, ENROL_PORT, MEMBE
 from sparsyedge.coordinator.enrolment import serve
 from sparsyedge.coordinator.ledger import Ledger
 from sparsyedge.coordinator.revocation import revoke
+from sparsyedge.edge import logs
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import DataConfig, PartitionConfig
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, write_device_file
 from sparsyedge.edge.errors import ConfigError
@@ -31,7 +32,7 @@ COMMANDS = ("init", "token", "identities", "revoke", "library", "sign", "enrol",
 DEFAULT_FOLDER = Path("fleet")
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the subcommands of this file."""
     init = commands.add_parser("init", help="make a fleet's own authority and its broker's configuration")
     init.add_argument("dir", type=Path, metavar="DIR")
@@ -240,7 +241,7 @@ def _described(library: libraries.RecordedLibrary) -> str:
 
 
 def _enrol(authority: Authority) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logs.set_level("info")
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.set())

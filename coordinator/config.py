@@ -10,6 +10,7 @@ import msgspec
 from sparsyedge.coordinator.cohort import Policy
 from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
+from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.methods import MethodConfig, method_of
 from sparsyedge.edge.session import Runtime
@@ -34,58 +35,75 @@ Rate = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 
 
 class LearningRateConfig(Section, frozen=True, kw_only=True):
-    """The rate before the first round and the rate of the last one."""
+    """The learning rate of the devices, which falls from round to round, exponentially."""
 
     start: Rate = 0.5
+    """The rate before the first round, which is already a little below."""
     end: Rate = 0.01
+    """The rate of the last round; at most `start`."""
 
 
 class ExportConfig(Section, frozen=True, kw_only=True):
     """The artifacts that a simulation makes where there are none yet, for the method of the run."""
 
     model: str | None = None
-    """The one that suits the data set where it is left out."""
+    """A model of `sparsyedge export`; the one that suits the data set where it is left out."""
     width: Positive = 64
+    """How many channels the first stage has."""
     seed: Seed = 0
+    """Decides the initial weights."""
 
 
 class SimulationConfig(Section, frozen=True, kw_only=True):
     """The devices that `sparsyedge simulate` makes up: the training part of the data set, dealt out to them."""
 
     devices: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    """How many devices there are."""
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    """Of the Latent Dirichlet Allocation: small gives every device few classes, large gives all the same mix."""
+    """Small gives every device few classes, large gives all the same mix."""
     partition_seed: Seed = 1337
+    """Decides who gets which samples."""
     meter: str = "auto"
+    """What measures energy, as in device.toml."""
     runtime: Runtime | None = None
     """What devices train by: onnxruntime-training's API, or as any onnxruntime can; what is installed if left out."""
     norm_guard: bool = False
     """Whether updates far beyond their peers are refused, as from real devices; what diverges is then not seen."""
     export: ExportConfig | None = None
+    """How to make the artifacts where there are none yet."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
     """What is trained, on how many devices, for how long, and where the result goes."""
 
     version: Annotated[int, msgspec.Meta(ge=RUN_FILE_VERSION, le=RUN_FILE_VERSION)] = RUN_FILE_VERSION
-    """Of the file's keys and what they mean."""
+    """Which meaning the keys of this file have; there is one so far."""
     name: Identifier
     """Names the run in every message and frame; an update made for another run is refused."""
-    artifacts: str
-    run_dir: str
-    dataset: str
-    """What the global model is evaluated on: the test part of a data set by name, an .npz or a folder of images."""
+    artifacts: PathKey
+    """The folder that `sparsyedge export` made."""
+    run_dir: PathKey
+    """The folder of this run: its store, its models and, at the end, model.onnx."""
+    dataset: DatasetKey
+    """What the model is evaluated on: the test part of a data set by name, or the path of an .npz or a folder."""
     rounds: Positive
+    """How many rounds the run has."""
     cohort_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-    data_dir: str | None = None
-    initial: str | None = None
+    """How many updates a round asks for."""
+    data_dir: PathKey | None = None
+    """Where data sets are looked for first, before $SPARSYEDGE_DATA and the cache."""
+    initial: PathKey | None = None
     """The model that round 1 starts from: a run directory, an .npz or a .safetensors; else the export's."""
     fleet: Identifier = "default"
+    """The fleet whose devices train."""
     epochs: Positive = 1
+    """How often a device goes through its samples in a round."""
     batch_size: Positive = 16
+    """How many samples a step takes."""
     codec: Codec = DEFAULT_CODEC
-    """How the values of weights travel, both ways: `lossless`, `bf16` or `int8`."""
+    """How the values of weights travel, both ways."""
     learning_rate: LearningRateConfig = LearningRateConfig()
+    """The learning rate of the devices."""
     over_selection: Annotated[float, msgspec.Meta(ge=0, le=4)] = 0.0
     """The share of devices that are asked beyond `cohort_size`; a round closes when it has `cohort_size` updates."""
     min_updates: Positive | None = None
@@ -93,16 +111,20 @@ class RunConfig(Section, frozen=True, kw_only=True):
     min_devices: Positive | None = None
     """Round 1 opens when this many are online; the cohort's size where it is left out."""
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=7 * 86_400)] | None = None
-    """How long a round waits; learned from each device's own past where it is left out."""
+    """How many seconds a round waits; learned from each device's own past where it is left out."""
     selection: Policy = "uniform"
     """Who of the devices that are online takes part: `uniform` draws lots, `round-robin` takes turns."""
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
+    """What the coordinator makes of the mean of a round's updates."""
     seed: Seed = 1337
+    """Decides cohorts and the order of batches."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    """How many threads evaluate; the devices that `simulate` makes up train with as many, each."""
     eval_every: Positive = 1
     """Evaluate after every so many rounds; the last round is always evaluated."""
     broker: BrokerConfig = BrokerConfig()
-    authority: str | None = None
+    """Where the fleet meets, where it is not a secured one."""
+    authority: PathKey | None = None
     """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
     simulation: SimulationConfig | None = None
     """Read by `sparsyedge simulate` alone: a run with real devices does not need it."""

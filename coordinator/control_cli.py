@@ -1,39 +1,47 @@
-"""`sparsyedge coordinator pause RUN_DIR | resume RUN_DIR | devices RUN_DIR [--json]`."""
+"""`sparsyedge coordinator pause RUN_DIR | resume RUN_DIR | devices RUN_DIR [--json | --watch]`."""
 
 from __future__ import annotations
 
 import argparse
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from sparsyedge.coordinator.records import MemberRecord, RefusalRecord
+from sparsyedge.coordinator.devices_view import DeviceView, as_lines, look_at_devices
 from sparsyedge.coordinator.store import Store
-from sparsyedge.edge.energy import joules_text
+from sparsyedge.coordinator.tables import describe_run
+from sparsyedge.coordinator.watch import View, watch
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["COMMANDS", "add_commands", "main"]
+__all__ = ["COMMANDS", "add_commands", "add_view_options", "main"]
 
 COMMANDS = ("pause", "resume", "release", "devices")
 
 
-def add_commands(commands: Any) -> None:
+def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add these commands to those of `sparsyedge coordinator`."""
     pause = commands.add_parser("pause", help="complete the round that is open and open no other")
-    pause.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    pause.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     resume = commands.add_parser("resume", help="open rounds again after a pause")
-    resume.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    resume.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     release = commands.add_parser("release", help="let a device take part again that was left out for failing")
-    release.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    release.add_argument("device", metavar="DEVICE_ID")
+    release.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
+    release.add_argument("device", metavar="DEVICE_ID", help="the device's `id`")
     devices = commands.add_parser("devices", help="show who is there, what it has done and what was refused from it")
-    devices.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    devices.add_argument("--json", action="store_true", help="print one JSON document")
+    devices.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
+    add_view_options(devices)
+
+
+def add_view_options(parser: Parser) -> None:
+    """What a command that shows something of a run takes."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print one JSON document")
+    how.add_argument("--watch", action="store_true", help="draw it again every 2 seconds, until Ctrl-C")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -46,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
         case "release":
             return _release(arguments.run_dir, arguments.device)
         case _:
-            return _devices(arguments.run_dir, as_json=arguments.json)
+            return _devices(arguments.run_dir, as_json=arguments.json, watched=arguments.watch)
 
 
 def _pause(run_dir: Path) -> int:
@@ -83,40 +91,27 @@ def _release(run_dir: Path, device: str) -> int:
     return 0
 
 
-def _devices(run_dir: Path, *, as_json: bool) -> int:
-    with closing(Store.open(run_dir)) as store:
-        members = store.members()
+def _devices(run_dir: Path, *, as_json: bool, watched: bool) -> int:
     if as_json:
-        print(msgspec.json.encode({"devices": members}).decode())
+        print(msgspec.json.encode({"devices": [_document(view) for view in _look(run_dir)[1]]}).decode())
         return 0
     console = Console()
-    console.print(_table(members))
-    for member in members:
-        for refusal in member.refusals:
-            console.print(_refusal(refusal), highlight=False, markup=False)
+
+    def look() -> View:
+        heading, devices, doubt = _look(run_dir)
+        lines = [heading, "", *as_lines(devices, width=console.width), *([doubt] if doubt else [])]
+        return View(Text("\n".join(lines)), (devices, doubt))
+
+    if watched:
+        watch(console, look)
+    console.print(look().picture)
     return 0
 
 
-def _table(members: tuple[MemberRecord, ...]) -> Table:
-    table = Table(title="Devices")
-    table.add_column("device")
-    for name in ("state", "last seen", "last round", "updates", "seconds", "down", "up", "energy", "refused"):
-        table.add_column(name, justify="right")
-    for member in members:
-        table.add_row(
-            member.device,
-            "online" if member.online else "offline",
-            "-" if member.seen_at is None else f"{max(0.0, time.time() - member.seen_at):.0f} s ago",
-            "-" if member.last_round is None else str(member.last_round),
-            str(member.updates),
-            f"{member.seconds:.1f}",
-            f"{member.bytes_down / 1e6:.2f} MB",
-            f"{member.bytes_up / 1e6:.2f} MB",
-            "-" if member.joules is None else joules_text(member.joules, member.energy_kind),
-            str(sum(refusal.count for refusal in member.refusals)),
-        )
-    return table
+def _look(run_dir: Path) -> tuple[str, tuple[DeviceView, ...], str]:
+    with closing(Store.open(run_dir)) as store:
+        return describe_run(store.run(), store.progress().closed_round), *look_at_devices(store)
 
 
-def _refusal(refusal: RefusalRecord) -> str:
-    return f"refused {refusal.count}x in round {refusal.round} from {refusal.device}: {refusal.reason}"
+def _document(view: DeviceView) -> dict[str, Any]:
+    return {**msgspec.to_builtins(view.member), "state": view.attendance}

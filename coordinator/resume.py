@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -15,7 +17,7 @@ from sparsyedge.edge.errors import RunError
 
 __all__ = ["check_same_run", "finished_text", "resume_store"]
 
-MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "threads", "broker", "deadline_s"})
+MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "authority", "threads", "broker", "deadline_s"})
 """Where things are and how long to wait; everything else would make another model of the same run."""
 WITH_ROUNDS = frozenset({"rounds", "learning_rate"})
 """What may change together with `rounds`, for the rounds to come."""
@@ -62,7 +64,7 @@ def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> 
     may_change = MAY_CHANGE | (WITH_ROUNDS if longer and config.rounds != before.rounds else frozenset())
     for key in RunConfig.__struct_fields__:
         old, new = getattr(before, key), getattr(config, key)
-        if key not in may_change and old != new:
+        if key not in may_change and old != new and not (key == "dataset" and _moved(old, new)):
             also = "change `rounds` as well, " if longer and key in WITH_ROUNDS else ""
             raise RunError(
                 f"the run in {config.run_path} was begun with `{key}` = {_show(old)}, the config now says "
@@ -110,6 +112,11 @@ def _explain(before: RunConfig, config: RunConfig, artifacts: Artifacts, store: 
     )
     if following > last:
         yield f"it rises, as the schedule covers {config.rounds} rounds now; hold it with start = end = {last:.4g}"
+
+
+def _moved(before: str, now: str) -> bool:
+    """Whether both are paths of the same file or folder name: a data set may be put elsewhere, as artifacts may."""
+    return os.sep in before and os.sep in now and Path(before).name == Path(now).name
 
 
 def _show(value: object) -> str:

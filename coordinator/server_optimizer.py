@@ -28,14 +28,16 @@ LEARNING_RATES: dict[Name, float] = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0
 
 
 class ServerOptimizerConfig(Section, frozen=True, kw_only=True):
-    """[server_optimizer] of RUN.toml."""
+    """From the mean of a round's updates to the next model."""
 
     name: Name = "fedavg"
+    """Plain averaging, with momentum, or Adam."""
     learning_rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """1 for fedavg and fedavgm, 0.01 for fedadam, where it is left out."""
+    """How far the coordinator steps; 1 for fedavg and fedavgm, 0.01 for fedadam, where it is left out."""
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
+    """How much of the step before fedavgm and fedadam keep."""
     second_momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.99
-    """Of fedadam's mean of squares."""
+    """How much of its mean of squares fedadam keeps."""
     tau: Annotated[float, msgspec.Meta(gt=0)] = 1e-3
     """What fedadam adds to the root of that mean: small changes stay small."""
 

@@ -155,7 +155,7 @@ class Store(StoreReader):
                 "UPDATE run SET state = 'running', reason = '', pid = ?, seen_at = ?", (os.getpid(), time.time())
             )
             db.execute("DELETE FROM requests WHERE kind = 'stop'")
-            db.execute("UPDATE devices SET online = 0")
+            db.execute("UPDATE devices SET online = 0, unfit = ''")
 
     def touch(self) -> None:
         """Say that the coordinator is alive."""

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import get_args
 
 from rich import box
 from rich.table import Table
 
-from sparsyedge.coordinator.records import DeviceRecord, RoundRecord
+from sparsyedge.coordinator.records import DeviceRecord, RoundRecord, RunRecord, RunSummary
 from sparsyedge.edge.energy import Phase, PhaseCost
 
-__all__ = ["compact_table", "device_table", "meter_line", "ratio", "round_table"]
+__all__ = ["compact_table", "describe_history", "describe_run", "device_table", "meter_line", "ratio", "round_table"]
 
 FLOAT32_BYTES = 4
 PHASES: tuple[str, ...] = get_args(Phase)
+
+
+def describe_run(run: RunRecord, closed: int) -> str:
+    """How far a run is, in a line."""
+    line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
+    if run.state in ("running", "paused"):
+        return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
+    return f"{line}; {run.reason}" if run.reason else line
+
+
+def describe_history(summary: RunSummary) -> Iterator[str]:
+    """What the run began from, and when it was made longer, a line each."""
+    if summary.run.began_from:
+        yield f"began from {summary.run.began_from}"
+    for before, after in pairwise(summary.stretches):
+        yield f"from round {after.first_round} on: {after.rounds} rounds in all, planned were {before.rounds}"
 
 
 def round_table(rounds: tuple[RoundRecord, ...]) -> Table:

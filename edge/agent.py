@@ -133,6 +133,10 @@ class Agent:
         self._fitness = Fitness()
         self._failures = 0
         """In a row, to fetch or to deliver."""
+        self._trouble = ""
+        """Why the last try at a round was cut short; said once."""
+        self._over: str | None = None
+        """The run that is over and was spoken of."""
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -164,6 +168,7 @@ class Agent:
         """Do what the current task asks for, or wait a moment for another; False when it is time to leave."""
         self._supervisor.alive()
         task = self._courier.task
+        self._note_end(task)
         action = self._decide(task) if task else Action.WAIT
         if not self._is_fit() and action is Action.TRAIN:
             self._courier.listen()
@@ -173,11 +178,19 @@ class Agent:
                 self._settled = None
             self._courier.listen()
         elif action is Action.LEAVE:
-            log.info("run %s is finished; leaving", task.run)
             return False
         else:
             self._take_part(task, action)
         return True
+
+    def _note_end(self, task: RoundTask | None) -> None:
+        """Say once that a run is over, and what this device does now."""
+        over = task.run if task is not None and task.state == "finished" else None
+        if task is not None and over is not None and over != self._over:
+            end = "is finished" if task.round == task.rounds else "was ended early"
+            then = "leaving" if self._until_finished else "waiting for the next run"
+            log.info("run %s %s, after round %d of %d; %s", over, end, task.round, task.rounds, then)
+        self._over = over
 
     def _decide(self, task: RoundTask) -> Action:
         pending = self._outbox.pending
@@ -216,7 +229,7 @@ class Agent:
             if action is Action.TRAIN:
                 self._make_update(task)
             self._deliver(task)
-            self._failures = 0
+            self._failures, self._trouble = 0, ""
         except (Abandoned, JobCancelled):
             log.info("round %d is over, or this device is to stop; its work is dropped", task.round)
         except (LinkError, FrameError) as error:
@@ -234,7 +247,9 @@ class Agent:
 
     def _retry(self, task: RoundTask, error: SparsyedgeError) -> None:
         """Try again soon: most of what goes wrong on the way passes. What does not, the coordinator must know."""
-        log.warning("round %d: %s; trying again in %g s", task.round, error, RETRY_S)
+        if str(error) != self._trouble:
+            log.warning("round %d: %s; trying again", task.round, error)
+        self._trouble = str(error)
         self._failures += 1
         if self._failures >= PATIENT_RETRIES:
             self._failures = 0

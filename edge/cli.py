@@ -5,18 +5,17 @@ A device has neither torch nor the coordinator's libraries, so nothing of them m
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from types import FrameType
-from typing import cast
 
+from sparsyedge.edge import logs
+from sparsyedge.edge.arguments import version_line
+from sparsyedge.edge.command_table import listing, nearest, run_command
 from sparsyedge.edge.errors import SparsyedgeError
 from sparsyedge.edge.supported import check_platform
 
@@ -34,8 +33,8 @@ COMMANDS = {
     "predict": ("sparsyedge.edge.inference.predict_cli:main", "say what a run's model sees in images and .npz files"),
     "methods": ("sparsyedge.edge.methods_cli:main", "list the methods that a run can be trained with"),
     "frame": ("sparsyedge.edge.frame_cli:main", "look into a frame: a model or an update as it travels"),
+    "completion": ("sparsyedge.edge.completion:main", "print what lets a shell complete these commands"),
 }
-"""Subcommand to where it lives ("module:function", taking the remaining arguments) and what it does."""
 
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
@@ -52,7 +51,11 @@ EXTRAS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand and return its exit code; every fault that we can name is one sentence on stderr."""
-    arguments = sys.argv[1:] if argv is None else argv
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    logs.set_up()
+    while arguments[:1] in (["-v"], ["--verbose"]):
+        logs.be_verbose()
+        del arguments[0]
     try:
         with _unwound_by_sigterm():
             code = _dispatch(arguments)
@@ -104,27 +107,26 @@ def _dispatch(arguments: list[str]) -> int:
         print(_usage())
         return 0
     if command == "--version":
-        print(f"sparsyedge {metadata.version('sparsyedge')}")
+        print(version_line())
         return 0
     if command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"allowed are {', '.join(COMMANDS)}"
-        raise SparsyedgeError(f"unknown subcommand `{command}`; {hint}")
+        raise SparsyedgeError(f"unknown subcommand `{command}`; {nearest(command, COMMANDS)}")
     check_platform()
-    module, _, function = COMMANDS[command][0].partition(":")
-    run = cast("Callable[[list[str]], int]", getattr(importlib.import_module(module), function))
-    return run(rest)
+    return run_command(COMMANDS, command, rest)
 
 
 def _usage() -> str:
     lines = [
-        "usage: sparsyedge SUBCOMMAND ...",
+        "usage: sparsyedge [-h] [-v] [--version] SUBCOMMAND ...",
         "",
         "On-device training runtime for sparse federated learning.",
         "",
-        *(f"  {name:<12} {summary}" for name, (_, summary) in COMMANDS.items()),
+        listing(COMMANDS),
         "",
-        "`sparsyedge SUBCOMMAND --help` says more; `sparsyedge --version` prints the version.",
+        "options, here and after every subcommand:",
+        "  -h, --help     show a help page and leave",
+        "  -v, --verbose  log more, for debugging",
+        "  --version      print the version and leave",
     ]
     return "\n".join(lines)
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from sparsyedge.edge.config_paths import DatasetKey, PathKey, resolve_paths
+from sparsyedge.edge.cores import MAX_THREADS, available_cores
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = [
@@ -40,61 +42,85 @@ class BrokerConfig(Section, frozen=True):
     """The MQTT broker that coordinator and devices meet at."""
 
     host: str = "127.0.0.1"
+    """The broker's name or address; anything but this machine needs a secured fleet."""
     port: Port = 1883
+    """The broker's port: 1883 in the clear on this machine, 8883 in a secured fleet."""
 
 
 class PartitionConfig(Section, frozen=True):
     """One device's share of a public data set, as in simulations: a Latent Dirichlet Allocation over the labels."""
 
     devices: Annotated[int, msgspec.Meta(ge=1)]
+    """How many shares the data set is dealt into."""
     index: Annotated[int, msgspec.Meta(ge=0)]
+    """Which of these shares is this device's, counted from 0."""
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """Small gives every device few classes, large gives all the same mix."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1337
+    """Decides the shares; all devices of a fleet need the same one."""
 
 
 class DataConfig(Section, frozen=True):
-    """What the device trains on: a data set by name or the path of an .npz, whole or one share of it."""
+    """What the device trains on, whole or one share of it."""
 
-    dataset: str
-    data_dir: str | None = None
+    dataset: DatasetKey
+    """A data set by name, or the path of an .npz file or of a folder of images."""
+    data_dir: PathKey | None = None
+    """Where data sets are looked for first, before $SPARSYEDGE_DATA and the cache."""
     partition: PartitionConfig | None = None
+    """This device's share; the whole training part of the data set where it is left out."""
 
 
 class LimitsConfig(Section, frozen=True):
     """When the device does not train; what it cannot measure limits nothing."""
 
     max_temperature_c: Annotated[float, msgspec.Meta(gt=0, le=120)] = 95.0
-    """What a laptop bears. Cards for a Raspberry Pi say 80, where that begins to slow down, bundles for phones 40."""
+    """It trains up to here: what a laptop bears. `flash` writes 80 for a Raspberry Pi and 40 for a phone."""
     min_battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 30.0
-    """Without a charger."""
+    """It trains from here on while it runs on its battery."""
     min_free_memory_mb: Annotated[float, msgspec.Meta(ge=0)] = 64.0
+    """It trains while this much memory is free."""
     min_free_disk_mb: Annotated[float, msgspec.Meta(ge=0)] = 200.0
+    """It trains while the disk of `work_dir` has this much room."""
     only_on_charger: bool = False
+    """Whether it trains on a charger alone."""
     wifi_only: bool = False
+    """Whether it trains on Wi-Fi alone."""
 
 
 class DeviceConfig(Section, frozen=True):
     """device.toml: who this device is, where its broker is, what it trains on."""
 
     id: Identifier
+    """Names this device in its fleet, where no other may have the same name."""
     data: DataConfig
+    """What this device trains on."""
     fleet: Identifier = "default"
-    work_dir: str = "~/.local/share/sparsyedge"
-    threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    """The fleet that this device belongs to."""
+    work_dir: PathKey = "~/.local/share/sparsyedge"
+    """Where models, updates and unfinished jobs are kept, in a folder per fleet and device."""
+    threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = msgspec.field(default_factory=available_cores)
+    """How many threads train: as many as the device has cores, where it is left out."""
     meter: str = "auto"
+    """What measures energy: `auto`, `none` or one of the meters of hardware/README.md."""
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
-    """How long the device measures its idle power when it starts; 0 to leave that out."""
+    """How many seconds the device measures its idle power for when it starts; 0 leaves that out."""
     broker: BrokerConfig = BrokerConfig()
-    identity: str | None = None
+    """Where the fleet meets."""
+    identity: PathKey | None = None
     """The folder that `sparsyedge edge enrol` made: who this device is and whom it trusts."""
     limits: LimitsConfig = LimitsConfig()
+    """When this device does not train."""
 
 
 Config = TypeVar("Config", bound=Section)
 
 
 def load_config(path: Path, kind: type[Config]) -> Config:
-    """Read a TOML file as `kind`; raises ConfigError that names the key, the value and what is allowed."""
+    """Read a TOML file as `kind`, with the paths in it absolute.
+
+    Raises ConfigError that names the key, the value and what is allowed.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -104,7 +130,7 @@ def load_config(path: Path, kind: type[Config]) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     try:
-        return read_section(content, kind)
+        return resolve_paths(read_section(content, kind), path.absolute().parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

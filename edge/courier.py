@@ -96,6 +96,8 @@ class Courier:
         self._member = member
         self._topics = member.topics
         self._unfit: Unfit | None = None
+        self._trouble = ""
+        """Why the status could not be published the last time; said once."""
         self._reply: Reply | None = None
         self._assembly: Assembly | None = None
         self._progress_s = 0.0
@@ -142,7 +144,11 @@ class Courier:
             self._link.publish(topic, payload, retain=True, timeout_s=STATUS_TIMEOUT_S)
         except LinkError as error:
             # The next connect says it again, and the last will speaks for a device that is gone.
-            log.warning("status not published: %s", error)
+            if str(error) != self._trouble:
+                log.warning("status not published: %s", error)
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
 
     # ---- the inbox ---------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import logging
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,40 +15,45 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
-from sparsyedge.edge import enrol
+from sparsyedge.edge import logs
 from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.cache import Cache
+from sparsyedge.edge.command_table import run_command
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.courier import Courier, Member, last_word, offline_status
 from sparsyedge.edge.data import Dataset, check_classes, form_of, lda_partition, load
 from sparsyedge.edge.data.form import describe
 from sparsyedge.edge.energy import EnergyMeter, measure_idle, open_meter
-from sparsyedge.edge.errors import ConfigError, SparsyedgeError
+from sparsyedge.edge.errors import ConfigError, LinkError, SparsyedgeError
 from sparsyedge.edge.identity import Identity
 from sparsyedge.edge.limits import Limits, read_vitals
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.notify import Supervisor
 from sparsyedge.edge.outbox import Outbox
+from sparsyedge.edge.refusal import retry_delay_s
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.storage import remove_leftovers
 from sparsyedge.edge.workbench import Workbench
 
-__all__ = ["load_data", "main"]
+__all__ = ["SUBCOMMANDS", "load_data", "main", "make_parser"]
 
 log = logging.getLogger(__name__)
 
+SUBCOMMANDS = {"enrol": ("sparsyedge.edge.enrol:main", "make this machine a member of a secured fleet")}
 LAST_WORD_S = 5.0
 """How long a device that cannot start tries to say so."""
 
 
 def main(argv: list[str]) -> int:
     """Run one device until it is stopped, or its run is finished; raises SparsyedgeError where it cannot start."""
-    if argv[:1] == ["enrol"]:
-        return enrol.main(argv[1:])
-    options = _parse(argv)
+    if argv and argv[0] in SUBCOMMANDS:
+        return run_command(SUBCOMMANDS, argv[0], argv[1:])
+    options = make_parser().parse_args(argv)
     config = load_config(options.config, DeviceConfig)
-    _set_up_logging(config.id, options.log_level)
+    logs.set_level(options.log_level)
+    logs.name_lines(config.id)
     try:
         workbench = Workbench(threads=config.threads, runtime=options.runtime)
         dataset = load_data(config.data)
@@ -82,8 +88,9 @@ def load_data(config: DataConfig) -> Dataset:
     return replace(dataset, train=train.take(indices))
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    """The options of `sparsyedge edge`; `enrol` has its own parser."""
+    parser = Parser(
         prog="sparsyedge edge",
         description="Run this machine as a device of a fleet.",
         epilog="`sparsyedge edge enrol FILE` makes it a member of a secured fleet first.",
@@ -100,11 +107,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="how much to log"
     )
-    return parser.parse_args(argv)
-
-
-def _set_up_logging(device: str, level: str) -> None:
-    logging.basicConfig(format=f"%(asctime)s {device} %(levelname)s %(message)s", level=level.upper(), force=True)
+    return parser
 
 
 def _leave_word(config: DeviceConfig, reason: str) -> None:
@@ -170,7 +173,7 @@ def _run(
     )
     # Before the link opens, so that the first event comes when the broker knows what we wait for.
     courier.join()
-    link.open()
+    _open(link, supervisor)
     supervisor.ready()
     log.info("joined fleet %s at %s:%d", config.fleet, config.broker.host, config.broker.port)
     try:
@@ -178,6 +181,28 @@ def _run(
             agent.run()
     finally:
         link.close()
+
+
+def _open(link: Link, supervisor: Supervisor) -> None:
+    """Connect; raises LinkError where that fails.
+
+    A service that is refused waits to be let in: it would only be started again, every few seconds, for ever.
+    """
+    for tries in itertools.count():
+        try:
+            link.open()
+            return
+        except LinkError as error:
+            if not (supervisor.is_there and link.is_refused):
+                raise
+            if tries == 0:
+                log.error("%s", error)
+                supervisor.ready()
+            supervisor.status(str(error))
+            until_s = time.monotonic() + retry_delay_s(tries)
+            while time.monotonic() < until_s:
+                supervisor.alive()
+                time.sleep(1.0)
 
 
 def _idle_watts(meter: EnergyMeter, seconds: float) -> float | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import logging
 import secrets
 import time
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig
+from sparsyedge.edge.config_paths import resolve_paths
 from sparsyedge.edge.enrolment import (
     DeviceFile,
     Enrolled,
@@ -28,9 +28,7 @@ from sparsyedge.edge.link import Link, Received
 from sparsyedge.edge.messages import Topics, encode
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["enrol", "main"]
-
-log = logging.getLogger(__name__)
+__all__ = ["enrol", "main", "make_parser"]
 
 CONFIG_NAME = "device.toml"
 DEFAULT_FOLDER = Path("~/.local/share/sparsyedge/identity")
@@ -42,23 +40,23 @@ _REPLY_DECODER: msgspec.json.Decoder[EnrolReply] = msgspec.json.Decoder(EnrolRep
 
 def main(argv: list[str]) -> int:
     """Enrol this device, write its config where the file says what it trains on, and take the token out of the file."""
-    options = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    folder = options.identity.expanduser()
+    options = make_parser().parse_args(argv)
+    folder = options.identity.expanduser().resolve()
     device = read_device_file(options.file)
     if device.token is None and _is_enrolled(folder, device.device):
-        log.info("%s is enrolled already, in %s", device.device, folder)
+        print(f"{device.device} is enrolled already, in {folder}")
     else:
         enrol(device, folder, timeout_s=options.timeout)
-        log.info("%s is enrolled, in %s", device.device, folder)
+        print(f"{device.device} is enrolled, in {folder}")
     if device.token is not None:
         write_device_file(options.file, msgspec.structs.replace(device, token=None, token_until=None))
     if device.data is None:
-        log.info('write a config with id = "%s" and identity = "%s" for it', device.device, folder)
+        print(f'write a config with id = "{device.device}" and identity = "{folder}" for it')
     else:
         config = folder / CONFIG_NAME
-        write_atomically(config, _toml(_config(device, folder, device.data, options.work_dir)).encode())
-        log.info("start it with: sparsyedge edge --config %s", config)
+        config_text = _toml(_config(device, folder, _data(device.data, options.file), options.work_dir))
+        write_atomically(config, config_text.encode())
+        print(f"start it with: sparsyedge edge --config {config}")
     return 0
 
 
@@ -111,10 +109,8 @@ def _ask(link: Link, topic: str, request: bytes, *, until_s: float) -> Enrolled 
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sparsyedge edge enrol", description="Make this machine a member of a secured fleet."
-    )
+def make_parser() -> Parser:
+    parser = Parser(prog="sparsyedge edge enrol", description="Make this machine a member of a secured fleet.")
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="what `sparsyedge coordinator token` made for this device"
     )
@@ -141,11 +137,17 @@ def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | 
     config = DeviceConfig(
         id=device.device,
         fleet=device.fleet,
-        identity=str(folder.resolve()),
+        identity=str(folder),
         broker=BrokerConfig(host=device.host, port=device.port),
         data=data,
     )
-    return config if work_dir is None else msgspec.structs.replace(config, work_dir=work_dir)
+    chosen = config.work_dir if work_dir is None else work_dir
+    return msgspec.structs.replace(config, work_dir=str(Path(chosen).expanduser().resolve()))
+
+
+def _data(data: DataConfig, file: Path) -> DataConfig:
+    """What the device trains on, with the paths of the operator's file, which are relative to it, made absolute."""
+    return resolve_paths(data, file.absolute().parent)
 
 
 def _toml(config: DeviceConfig) -> str:

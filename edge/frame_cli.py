@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.frame import DIGEST_BYTES, FrameHeader, read_header
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 NAME_COLUMNS = 32
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge frame`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     try:
         frame = arguments.file.read_bytes()
     except OSError as error:
@@ -105,10 +105,8 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sparsyedge frame", description="Look into frames: models and updates as they travel."
-    )
+def make_parser() -> Parser:
+    parser = Parser(prog="sparsyedge frame", description="Look into frames: models and updates as they travel.")
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="print what a frame holds")
     inspect.add_argument("file", type=Path, help="a frame, e.g. model.frame of a run, or one of a device's models/")

@@ -16,6 +16,7 @@ import queue
 import random
 import socket
 import ssl
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.messages import CHUNK_BYTES, MIN_CHUNK_BYTES
-from sparsyedge.edge.tls import Tls, client_context, require_tls
+from sparsyedge.edge.refusal import ask_why, explain, retry_delay_s
+from sparsyedge.edge.tls import Tls, client_context, reload_identity, require_tls
 
 __all__ = ["Connected", "Link", "Received"]
 
@@ -97,6 +99,7 @@ class Link:
     ) -> None:
         """A link that is not open yet; raises SecurityError where it would leave this machine in the clear."""
         require_tls(host, tls, what="the MQTT broker")
+        self._tls_files = tls
         self._tls = client_context(tls) if tls else None
         self.host = host
         self.port = port
@@ -115,6 +118,11 @@ class Link:
         self._closing = threading.Event()
         self._refusal: ReasonCode | None = None
         self._gone = False
+        self._turned_away: ssl.SSLError | bool = False
+        """Whether the last try to connect again reached the broker in vain, and how it failed, if that is known."""
+        self._refusals = 0
+        self._trouble: str | None = None
+        """Why the broker refuses this link, as far as it says so."""
         self._unacknowledged: dict[int, int] = {}
         self._acknowledged_early: set[int] = set()
         self._unanswered: dict[int, float] = {}
@@ -128,6 +136,11 @@ class Link:
     def _has_status(self) -> bool:
         """Whether this is a device, whose last will says something about it."""
         return self._will is not None and bool(self._will[1])
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the broker is there and does not let this device in; trying again soon is of no use."""
+        return self._trouble is not None
 
     @property
     def chunk_bytes(self) -> int:
@@ -144,29 +157,40 @@ class Link:
     def open(self, timeout_s: float = 10.0) -> None:
         """Connect, with MQTT 5 where the broker speaks it and 3.1.1 where not; raises LinkError after `timeout_s`."""
         until_s = time.monotonic() + timeout_s
-        problem = "no answer"
+        problem, self._trouble = "no answer", None
+        if self._tls is not None and self._tls_files is not None:
+            reload_identity(self._tls, self._tls_files)
         while (left_s := until_s - time.monotonic()) > 0:
             try:
                 protocol = _find_protocol(self._make_probe(), self.host, self.port, min(left_s / 2, CONNACK_TIMEOUT_S))
                 if self._try_open(protocol, min(max(RETRY_OPEN_S, until_s - time.monotonic()), CONNACK_TIMEOUT_S)):
                     return
-            except ssl.SSLCertVerificationError as error:
-                # Waiting makes no other broker of it.
-                problem = str(error)
-                break
             except OSError as error:
                 problem = str(error)
+                why = self._why(error) if isinstance(error, ssl.SSLError | ConnectionResetError) else None
             else:
                 if self._refusal:
                     problem = str(self._refusal)
                     break
                 problem = "it closed the connection or did not answer"
+                why = self._why(None)
+            if why:
+                # Waiting makes no other broker of it, and no other device of this one.
+                self._trouble = why
+                raise LinkError(f"cannot connect to the MQTT broker at {self.host}:{self.port}: {why}")
             self._closing.wait(min(RETRY_OPEN_S, max(0.0, until_s - time.monotonic())))
         raise LinkError(
             f"cannot connect to the MQTT broker at {self.host}:{self.port} as {self.identity}: {problem}; "
             f"check that the broker runs there and that host and port in the config are right"
-            + (", and that this certificate is not revoked" if self._tls else "")
         )
+
+    def _why(self, error: OSError | None) -> str | None:
+        """Why the broker has turned us away; None where nobody says."""
+        if self._tls_files is None:
+            return None
+        if isinstance(error, ssl.SSLError) and (why := explain(error, self._tls_files, self.host)):
+            return why
+        return ask_why(self.host, self.port, self._tls_files, timeout_s=CONNACK_TIMEOUT_S)
 
     def _try_open(self, protocol: MQTTProtocolVersion, timeout_s: float) -> bool:
         """One attempt in one protocol; False where the broker refused or kept silent, OSError where there is none."""
@@ -208,6 +232,7 @@ class Link:
         if self._will:
             client.will_set(self._will[0], self._will[1], qos=1, retain=True)
         client.on_connect = self._on_connect
+        client.on_connect_fail = self._on_connect_fail
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
         client.on_publish = self._on_publish
@@ -274,6 +299,8 @@ class Link:
             raise LinkError(f"the link of {self.identity} is closed; open it before publishing to {topic}")
         with self._changed:
             if not self._changed.wait_for(lambda: self._up and self._has_room(len(payload)), timeout_s):
+                if self._trouble and not self._up:
+                    raise LinkError(f"the MQTT broker at {self.host}:{self.port} takes no message: {self._trouble}")
                 problem = f"{len(self._unacknowledged)} are unacknowledged" if self._up else "it is unreachable"
                 raise LinkError(
                     f"the MQTT broker at {self.host}:{self.port} took no message for {timeout_s:g} s: {problem}; "
@@ -343,9 +370,37 @@ class Link:
     # ---- callbacks: in the network thread, so they never block -------------------------------------------------------
 
     def _on_pre_connect(self, client: Client, userdata: Any) -> None:
-        """Spread the reconnects of a fleet that lost its broker; the client's own backoff is the same for all."""
-        if self._closing.wait(random.uniform(0, RECONNECT_JITTER_S)):
+        """Spread the reconnects of a fleet that lost its broker; the client's own backoff is the same for all.
+
+        Where the broker refuses this link, say why, once, and ask ever more seldom.
+        """
+        why = self._why_refused()
+        if why != self._trouble and why is not None:
+            log.error("no connection to the broker at %s:%d: %s", self.host, self.port, why)
+        with self._changed:
+            self._trouble = why
+        wait_s = random.uniform(0, RECONNECT_JITTER_S)
+        if why is not None:
+            wait_s += retry_delay_s(self._refusals)
+            self._refusals += 1
+        if self._closing.wait(wait_s):
             raise ConnectionAbortedError("the link is closing")
+        if self._tls is not None and self._tls_files is not None:
+            reload_identity(self._tls, self._tls_files)
+
+    def _why_refused(self) -> str | None:
+        refusal, self._refusal = self._refusal, None
+        turned_away, self._turned_away = self._turned_away, False
+        if refusal is not None:
+            return f"{refusal}; ask the operator whether this device is still a member of the fleet"
+        if isinstance(turned_away, ssl.SSLError):
+            return self._why(turned_away)
+        return self._why(None) if turned_away else None
+
+    def _on_connect_fail(self, client: Client, userdata: Any) -> None:
+        # The client calls this while it handles the error, and does not hand it on.
+        error = sys.exc_info()[1]
+        self._turned_away = error if isinstance(error, ssl.SSLError) else isinstance(error, ConnectionResetError)
 
     def _on_connect(
         self, client: Client, userdata: Any, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
@@ -357,12 +412,16 @@ class Link:
             self._give_up_opening(client)
             return
         with self._changed:
+            back = self._opened
             self._up = self._opened = True
+            self._refusals, self._trouble, self._refusal, self._turned_away = 0, None, None, False
             self._packet_limit = getattr(properties, "MaximumPacketSize", None)
             self._unanswered.clear()
             self._answered_early.clear()
             patterns = list(self._patterns)
             self._changed.notify_all()
+        if back:
+            log.info("connected to the broker at %s:%d again", self.host, self.port)
         for pattern in patterns:
             self._send_subscribe(client, pattern)
         # amqtt may lose a message that comes before it has dealt with a subscription, so the owner is told after that.
@@ -376,6 +435,7 @@ class Link:
     ) -> None:
         with self._changed:
             was_up, self._up, self._gone = self._up, False, True
+            self._turned_away = not was_up
             self._changed.notify_all()
         self._give_up_opening(client)
         if was_up and reason.is_failure:

@@ -143,22 +143,36 @@ def group_of(device: str, shares: Sequence[int]) -> int:
 
 
 class MethodConfig(Section, frozen=True, kw_only=True):
-    """The `[method]` table of a run file: a name, and what differs from the method's row."""
+    """How the model is trained and pruned; an option that is left out is the method's own (docs/methods.md)."""
 
     name: str = "sparsyfed"
+    """One of the methods that `sparsyedge methods` lists."""
     sparsity: Sparsity | None = None
+    """The share of prunable weights that is zero."""
     beta: Annotated[float, msgspec.Meta(ge=MIN_BETA, le=MAX_BETA, description=WHY_MIN_BETA)] | None = None
+    """The exponent of Powerpropagation."""
     weight_decay: WeightDecay | None = None
+    """How strongly a step pulls weights to zero."""
     exponent: Exponent | None = None
+    """What `auto-beta` divides a layer's mean magnitude by: its largest weight or its spectral norm."""
     prune_weights: Literal["copy", "in-place"] | None = None
+    """Whether the weights that a step of `zerofl` leaves out are kept or forgotten."""
     inference: Inference | None = None
+    """What `zerofl` evaluates and delivers: all weights that were sent, or those that a step would use."""
     activation_floor: Share | None = None
+    """The share of a layer's input that is kept at least, however few weights are left."""
     activation_threshold: ActivationThreshold | None = None
+    """Whether the size from which inputs are kept is found in every step, or once in a round."""
     uplink: Literal["weights", "delta"] | None = None
+    """What is pruned before it is sent: the weights, or their change."""
     aggregation: Aggregation | None = None
+    """Whether the mean of a weight is over all devices or over those that sent it."""
     mask_interval: Positive | None = None
+    """In every so many rounds the mask of `flash-jmwst` may change."""
     sparsities: tuple[Sparsity, ...] | None = None
+    """Targets of groups of devices, where they differ."""
     shares: tuple[Positive, ...] | None = None
+    """How many devices of each sum of these belong to each group."""
 
 
 class MethodRow(msgspec.Struct, frozen=True, kw_only=True):

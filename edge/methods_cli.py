@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
 import msgspec
 
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.methods import COMMON_OPTIONS, METHODS, make_method
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
 def main(argv: list[str]) -> int:
     """List the methods with one line each, or everything about them as JSON."""
-    parser = argparse.ArgumentParser(
-        prog="sparsyedge methods", description="List the methods that a run can be trained with."
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document: every field of every method")
-    print(_as_json() if parser.parse_args(argv).json else _as_text())
+    print(_as_json() if make_parser().parse_args(argv).json else _as_text())
     return 0
+
+
+def make_parser() -> Parser:
+    """The options of `sparsyedge methods`."""
+    parser = Parser(prog="sparsyedge methods", description="List the methods that a run can be trained with.")
+    parser.add_argument("--json", action="store_true", help="print one JSON document: every field of every method")
+    return parser
 
 
 def _as_text() -> str:

@@ -23,8 +23,13 @@ class Supervisor:
         self._clock = clock
         self._said_s = -self._every_s
 
+    @property
+    def is_there(self) -> bool:
+        """Whether a service manager listens, which would start this process again if it ended."""
+        return bool(self._address)
+
     def ready(self) -> None:
-        """The device has joined its fleet."""
+        """The device is up: it has joined its fleet, or waits to be let in."""
         self._send("READY=1")
 
     def alive(self) -> None:

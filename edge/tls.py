@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import ssl
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from sparsyedge.edge.errors import SecurityError
 
-__all__ = ["Tls", "client_context", "is_loopback", "require_tls"]
+__all__ = ["Tls", "client_context", "is_loopback", "reload_identity", "require_tls"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,14 @@ def client_context(tls: Tls) -> ssl.SSLContext:
         files = ", ".join(str(path) for path in (tls.ca, tls.certificate, tls.key) if path is not None)
         raise SecurityError(f"cannot use the TLS files {files}: {error}; enrol again or copy them again") from error
     return context
+
+
+def reload_identity(context: ssl.SSLContext, tls: Tls) -> None:
+    """Let the next connection show the certificate that is on disk now: the device may have been enrolled again."""
+    if tls.certificate is not None:
+        # While an enrolment is under way the files do not fit each other; the ones before are kept then.
+        with contextlib.suppress(OSError):
+            context.load_cert_chain(tls.certificate, tls.key)
 
 
 class _Socket(ssl.SSLSocket):

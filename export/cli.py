@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.artifacts import Artifacts, Parameter, SampleType
 from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import ConfigError
@@ -18,12 +19,12 @@ from sparsyedge.export.data_form import understand
 from sparsyedge.export.models import MODELS, ModelSpec
 from sparsyedge.export.verify import Parity, verify
 
-__all__ = ["export_model", "main", "make_method", "model_for"]
+__all__ = ["export_model", "main", "make_method", "make_parser", "model_for"]
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge export`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     method = _method(arguments)
     form, understood = understand(
         arguments.dataset,
@@ -70,8 +71,8 @@ def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int)
     return build_artifacts(spec, method, directory, seed=seed, check=verify)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
     )
     parser.add_argument("--model", choices=sorted(MODELS), help="(default: the one that suits the data set)")

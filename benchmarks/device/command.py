@@ -1,4 +1,4 @@
-"""The command lines of `sparsyedge bench device` and `sparsyedge bench compare`."""
+"""The command line of `sparsyedge bench device`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import msgspec
 from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.device.board import fingerprint
 from sparsyedge.benchmarks.device.plots import draw, page
-from sparsyedge.benchmarks.device.result import FORMAT, DeviceResult, read_result, summarise
-from sparsyedge.benchmarks.device.tables import comparison, summary
+from sparsyedge.benchmarks.device.result import FORMAT, DeviceResult, summarise
+from sparsyedge.benchmarks.device.tables import summary
 from sparsyedge.benchmarks.device.worker import Task, Turn
 from sparsyedge.benchmarks.machine import disturbance
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
 from sparsyedge.benchmarks.step.workload import Workload
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.data import FORMS
@@ -28,7 +29,7 @@ from sparsyedge.edge.energy import meter_names, open_meter
 from sparsyedge.edge.errors import ConfigError, TrainingError
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["compare", "main"]
+__all__ = ["main", "make_parser"]
 
 # There and back: what heats up or slows down over time falls on both models alike.
 ORDER = ("dense", "sparse", "sparse", "dense")
@@ -40,7 +41,7 @@ START_LIMIT_S = 600.0
 
 def main(argv: list[str]) -> int:
     """Measure this board, keep JSON, HTML and PNG, and print a table or, with --json, the document."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     # A meter that is not there is told now, and not after a model has been exported.
     open_meter(arguments.meter).stop()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
@@ -49,24 +50,6 @@ def main(argv: list[str]) -> int:
     if arguments.out is not None:
         _keep([result], arguments.out, document)
     print(document.decode() if arguments.json else summary(result))
-    return 0
-
-
-def compare(argv: list[str]) -> int:
-    """Put results of several boards beside each other."""
-    parser = argparse.ArgumentParser(
-        prog="sparsyedge bench compare", description="Results of `bench device` beside each other."
-    )
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also write compare.html and compare.png there")
-    arguments = parser.parse_args(argv)
-    results = [read_result(path) for path in arguments.results]
-    if arguments.out is not None:
-        picture = draw(results)
-        if picture is not None:
-            write_atomically(arguments.out / "compare.png", picture)
-        write_atomically(arguments.out / "compare.html", page(results, picture).encode())
-    print(comparison(results))
     return 0
 
 
@@ -165,10 +148,8 @@ def _minutes(text: str) -> float:
     return minutes
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sparsyedge bench device", description="What training costs this board, dense against sparse."
-    )
+def make_parser() -> Parser:
+    parser = Parser(prog="sparsyedge bench device", description="What training costs this board, dense against sparse.")
     parser.add_argument("--minutes", type=_minutes, default=4.0, metavar="M", help="of training (default: %(default)g)")
     parser.add_argument("--meter", default="auto", help=f"energy: {', '.join(meter_names())} (default: %(default)s)")
     parser.add_argument("--idle-s", type=float, default=5.0, metavar="S", help="for the idle baseline of each turn")

@@ -5,7 +5,6 @@ A process of its own, since the peak of a process' memory is the peak of everyth
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import msgspec
 from sparsyedge.benchmarks.device.board import read_throttling
 from sparsyedge.benchmarks.step.profiles import global_sparsity
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
+from sparsyedge.edge import logs
 from sparsyedge.edge.energy import Kind, PhaseCost, PhaseRecorder, measure_idle, open_meter, peak_rss_mb
 from sparsyedge.edge.errors import SparsyedgeError
 from sparsyedge.edge.limits import read_vitals
@@ -133,7 +133,7 @@ def _finish(recorder: PhaseRecorder, session: Session, workload: Workload) -> in
 
 def main(argv: list[str]) -> int:
     """Run the task that comes as JSON on the command line."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logs.set_up()
     try:
         turn = run(msgspec.json.decode(argv[0], type=Task))
     except SparsyedgeError as error:

@@ -19,16 +19,17 @@ from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Scale, Setting
 from sparsyedge.benchmarks.progress import LiveProgress
 from sparsyedge.benchmarks.simulate import Backend
 from sparsyedge.coordinator.observer import Observer, SilentObserver
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 Run = Callable[[Setting], dict[str, Any]]
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench paper`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     console = Console(stderr=arguments.json)
     experiment = EXPERIMENTS[arguments.table]
     full = arguments.scale == "full"
@@ -86,9 +87,9 @@ def _runner(arguments: argparse.Namespace, console: Console) -> Run:
     return run
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     tables = "\n".join(f"  {name:<18} {experiment.title}" for name, experiment in EXPERIMENTS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="sparsyedge bench paper",
         description="Run the experiment of one table or figure of the paper, or go on with it where it was cut short, "
         f"and print ours beside the paper's figures.\n\n{tables}",

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 from sparsyedge.benchmarks.report.figures import draw_all
 from sparsyedge.benchmarks.report.page import png_of, render_page
 from sparsyedge.benchmarks.report.runs import ReportedRun, read_runs
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 PAGE_NAME = "report.html"
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge report`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     if len({path.resolve() for path in arguments.runs}) < len(arguments.runs):
         raise ConfigError("a run was named twice; name each run directory once")
     runs = read_runs(arguments.runs)
@@ -52,8 +52,8 @@ def _write(runs: list[ReportedRun], out: Path) -> list[Path]:
     return [out / f"{plot.name}.png" for plot, _ in drawn]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge report",
         description="Make one HTML page with plots, and the plots as PNG files, of one run or of several compared.",
     )

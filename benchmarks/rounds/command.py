@@ -26,6 +26,7 @@ from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.rounds.devices import host
 from sparsyedge.benchmarks.simulate.mosquitto import started_mosquitto
 from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import RunError
@@ -33,7 +34,7 @@ from sparsyedge.edge.methods import MethodConfig, method_of
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec
 
-__all__ = ["Figures", "main"]
+__all__ = ["Figures", "main", "make_parser"]
 
 FLEET = "bench"
 DEVICES_PER_PROCESS = 250
@@ -83,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench rounds`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     _allow_open_files(arguments.devices)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-rounds-") as scratch:
         figures, memory, problems = _measure(arguments, Path(scratch))
@@ -256,8 +257,8 @@ def _allow_open_files(devices: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge bench rounds",
         description="One round of many devices that do everything but train: a real Mosquitto, a real coordinator.",
     )

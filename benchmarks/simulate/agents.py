@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 
 from sparsyedge.benchmarks.simulate.device import BOOT_ID, DeviceRoom, Setup
 from sparsyedge.benchmarks.simulate.workers import ONE_THREAD, environment
+from sparsyedge.edge import logs
 from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.courier import offline_status
@@ -79,7 +80,8 @@ def started_agents(count: int, setup: Setup, *, devices: Sequence[str], broker: 
 def host(connection: Connection, setup: Setup, devices: Sequence[str], broker: BrokerConfig) -> None:
     """Run these devices until the run is finished, or the pipe to the simulation is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(format=f"%(asctime)s worker {os.getpid()} %(levelname)s %(message)s", level=logging.WARNING)
+    logs.set_up()
+    logs.name_lines(f"worker {os.getpid()}")
     room = DeviceRoom(setup)
     agents: list[Agent] = []
     threads = []

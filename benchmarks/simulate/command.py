@@ -16,13 +16,14 @@ from sparsyedge.benchmarks.tables import as_json, print_rounds
 from sparsyedge.coordinator.config import RunConfig, load_run_config
 from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import RunSummary
+from sparsyedge.edge.arguments import Parser
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge simulate`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     config = load_run_config(arguments.config)
     if arguments.out is not None:
         config = msgspec.structs.replace(config, run_dir=str(arguments.out))
@@ -43,8 +44,8 @@ def _simulate(config: RunConfig, arguments: argparse.Namespace, observer: Observ
     return simulate(config, link=arguments.link, workers=arguments.workers, observer=observer, longer=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge simulate",
         description="Run a federated run of many devices on this machine; started again, a run that was cut short, or "
         "has more `rounds` now, goes on. RUN.toml is the coordinator's, with a table [simulation].",

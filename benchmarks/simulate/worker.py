@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from multiprocessing.connection import Connection
 
 from sparsyedge.benchmarks.simulate.device import DeviceRoom, Setup
 from sparsyedge.benchmarks.simulate.pipe import Done, PipeLink, Turn, decode, encode
+from sparsyedge.edge import logs
 
 __all__ = ["work"]
 
@@ -17,7 +17,8 @@ def work(connection: Connection, setup: Setup) -> None:
     """Take turns until the hub closes the pipe."""
     # Ctrl-C reaches the whole process group; the hub ends its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(format=f"%(asctime)s worker {os.getpid()} %(levelname)s %(message)s", level=logging.WARNING)
+    logs.set_up()
+    logs.name_lines(f"worker {os.getpid()}")
     room = DeviceRoom(setup)
     try:
         while True:

@@ -18,11 +18,12 @@ from sparsyedge.benchmarks.step.memory import peak_mb
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
 from sparsyedge.benchmarks.step.report import StepResult, as_json, print_result
 from sparsyedge.benchmarks.step.workload import Workload
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.tensors import State
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 PEERS = tuple(name for name in CONTESTANTS if name != OURS)
 # Those that train with the method; the other peers train dense weights or a fixed mask.
@@ -33,7 +34,7 @@ PHASE_STEPS = 5
 
 def main(argv: list[str]) -> int:
     """Measure and print; with --json one document on stdout."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     names = (OURS, *_peers(arguments.peers))
     limit = cap_peers()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
@@ -135,8 +136,8 @@ def _peers(text: str) -> list[str]:
     return [name for name in PEERS if name in names]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge bench step",
         description="Time one SGD step of ResNet-18 on 32x32 images in fp32, ours and its peers in turns.",
         epilog="SPARSYEDGE_FORCE_ISA=avx2 holds our ops and torch to AVX2.",

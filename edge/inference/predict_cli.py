@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.inference.description import Description
 from sparsyedge.edge.inference.inputs import Batch, read_batches
 from sparsyedge.edge.inference.predictor import Predictor
 from sparsyedge.edge.tensors import FloatArray
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Prediction:
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge predict`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     predictor = Predictor(arguments.model)
     predictions = _predict(predictor, arguments.files, arguments.top)
     if arguments.json:
@@ -122,8 +123,9 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    """The options of `sparsyedge predict`."""
+    parser = Parser(
         prog="sparsyedge predict", description="Say what a delivered model sees in images and in .npz files."
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="model.onnx or model_float.onnx of a run")

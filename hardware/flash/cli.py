@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.edge import cli
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import DataConfig
 from sparsyedge.edge.data.loaders import DATASETS
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile, read_device_file
@@ -23,7 +24,7 @@ from sparsyedge.hardware.flash.first_boot import Wifi
 from sparsyedge.hardware.flash.verify import as_utc, inspect_card
 from sparsyedge.hardware.flash.wheelhouse import PYTHONS, collect
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 BOARD_DATA = "/var/lib/sparsyedge/data"
 """Where first boot puts the data that came on the card."""
@@ -31,7 +32,7 @@ BOARD_DATA = "/var/lib/sparsyedge/data"
 
 def main(argv: list[str]) -> int:
     """Run the subcommand and return its exit code; raises SparsyedgeError for a fault that we can name."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     match arguments.command:
         case "pi":
             return _pi(arguments)
@@ -193,8 +194,8 @@ def _wifi(arguments: argparse.Namespace) -> Wifi | None:
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="sparsyedge flash", description="Make cards and phones that become devices of a fleet by themselves."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="SUBCOMMAND")

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sparsyedge.benchmarks.device import command
+from sparsyedge.benchmarks.device import command, compare
 from sparsyedge.benchmarks.device.board import fingerprint, read_throttling
-from sparsyedge.benchmarks.device.command import compare, main
+from sparsyedge.benchmarks.device.command import main
 from sparsyedge.benchmarks.device.plots import draw, page
 from sparsyedge.benchmarks.device.result import DeviceResult, read_result, summarise
 from sparsyedge.benchmarks.device.tables import comparison, energy_line, summary
@@ -108,7 +108,7 @@ def test_a_result_is_read_back_and_anything_else_refused(tmp_path: Path, capsys:
     path = tmp_path / "device.json"
     path.write_bytes(msgspec.json.encode(a_result()))
     assert read_result(path) == a_result()
-    assert compare([str(path), str(path), "--out", str(tmp_path / "out")]) == 0
+    assert compare.main([str(path), str(path), "--out", str(tmp_path / "out")]) == 0
     assert "Raspberry Pi 5 sparse" in capsys.readouterr().out
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(PNG)
     with pytest.raises(ConfigError, match="cannot read"):
@@ -158,6 +158,6 @@ def test_a_whole_run_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_board_that_cannot_export_is_told_what_to_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "sparsyedge.export.build", None)
-    arguments = command._parser().parse_args(["--meter", "none"])
+    arguments = command.make_parser().parse_args(["--meter", "none"])
     with pytest.raises(ConfigError, match="copy DIR here and add `--artifacts DIR`"):
         command._artifacts(arguments, tmp_path)

@@ -86,7 +86,7 @@ def test_memory_is_weighed_in_a_process_of_its_own(tiny: Artifacts) -> None:
     ("arguments", "reason"),
     [
         (["stp"], "did you mean `step`"),
-        (["nothing"], "there are: .*step"),
+        (["nothing"], "allowed are .*step"),
         ([*QUICK, "--profile", "uniform42"], "no profile 'uniform42'; there are: trained95"),
         ([*QUICK, "--peers", "torch_dense,jax"], "no peer 'jax'; there are: torch_dense"),
     ],

@@ -118,11 +118,11 @@ def test_devices_shows_everybody_with_what_was_refused(
     printed = capsys.readouterr().out
     assert "d1" in printed
     assert "5.0 J" in printed
-    assert "refused 3x in round 1 from d2: [red]late[/red]" in printed
+    assert "    refused in round 1 (3x): [red]late[/red]" in printed
     assert main(["devices", str(run_dir), "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["devices"]
     assert (first["device"], first["last_round"], first["updates"], first["seconds"]) == ("d1", 1, 1, 2.0)
     assert (first["bytes_down"], first["bytes_up"], first["joules"], first["refusals"]) == (300, 120, 5.0, [])
     assert first["seen_at"] > 0
-    assert (second["device"], second["last_round"], second["joules"]) == ("d2", None, None)
+    assert (second["device"], second["last_round"], second["joules"], second["state"]) == ("d2", None, None, "offline")
     assert second["refusals"][0]["count"] == 3

@@ -34,6 +34,12 @@ def test_minimal__valid(tmp_path: Path) -> None:
     assert config.data_path is None
 
 
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    config = read(tmp_path, 'data_dir = "data"\nauthority = "fleet"', base=MINIMAL.replace('"digits"', '"mine.npz"'))
+    assert (config.artifacts_path, config.data_path) == (tmp_path / "artifacts", tmp_path / "data")
+    assert (config.authority, config.dataset) == (str(tmp_path / "fleet"), str(tmp_path / "mine.npz"))
+
+
 def test_everything__valid(tmp_path: Path) -> None:
     more = """
     data_dir = "data"

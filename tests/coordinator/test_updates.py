@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import closing
 
 import numpy as np
@@ -46,7 +47,10 @@ def test_offers_are_answered_again_and_other_updates_refused(fleet: Fleet) -> No
     run.result()
 
 
-def test_a_bad_update_is_refused_and_the_round_closes_without_it(fleet: Fleet) -> None:
+def test_a_bad_update_is_refused_and_the_round_closes_without_it(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sparsyedge")
     run = fleet.start(rounds=1, cohort_size=2, min_updates=1, deadline_s=2.0)
     good, bad = fleet.join("d1", "d2")
     task = bad.until_round(1)
@@ -59,6 +63,9 @@ def test_a_bad_update_is_refused_and_the_round_closes_without_it(fleet: Fleet) -
     summary = run.result()
     assert summary.run.model_id == model_id(average([(10, answer("d1", 1, fleet.initial))]))
     assert (summary.rounds[0].updates, summary.rounds[0].refused) == (1, 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if "fc.bias" in line] == [f"round 1: refused from d2: {reply.reason}"]
+    assert said[-1] == "the run is finished"
 
 
 def test_an_upload_in_any_order_with_repeats_and_a_pause_is_put_together(fleet: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,6 +155,20 @@ def test_device_outside_the_cohort_does_nothing(coordinator: Coordinator, make_a
     coordinator.announce(round_task(state="finished"))
     make_agent().run()
     assert (FakeSession.steps, coordinator.sent("offer")) == (0, [])
+
+
+def test_the_end_of_a_run_is_said_once(
+    coordinator: Coordinator, make_agent: Callable[..., Agent], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sparsyedge")
+    agent = make_agent()
+    agent._until_finished = False
+    for _ in range(4):
+        coordinator.announce(round_task(state="finished", round=3, rounds=3))
+        assert agent._take_turn()
+    said = [record.getMessage() for record in caplog.records if "finished" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].endswith("is finished, after round 3 of 3; waiting for the next run")
 
 
 def test_stopped_agent_leaves_with_its_status_offline(

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,8 +28,66 @@ def refuse(tmp_path: Path, text: str) -> str:
 
 def test_defaults_serve_a_device_beside_its_broker(tmp_path: Path) -> None:
     config = load(tmp_path, SMALLEST)
-    assert (config.id, config.data.dataset, config.fleet, config.threads) == ("pi-01", "digits", "default", 1)
+    assert (config.id, config.data.dataset, config.fleet) == ("pi-01", "digits", "default")
     assert (config.broker.host, config.broker.port) == ("127.0.0.1", 1883)
+
+
+def test_a_device_trains_with_the_cores_that_it_has(tmp_path: Path) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    try:
+        os.sched_setaffinity(0, mine[:1])
+        assert load(tmp_path, SMALLEST).threads == 1
+    finally:
+        os.sched_setaffinity(0, mine)
+    assert load(tmp_path, SMALLEST).threads == len(mine)
+    assert load(tmp_path, "threads = 3\n" + SMALLEST).threads == 3
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("HOME", str(home))
+    text = 'id = "pi-01"\nwork_dir = "~/work"\nidentity = "../who"\n[data]\ndataset = "mine.npz"\ndata_dir = "data"\n'
+    (tmp_path / "board").mkdir()
+    config = load(tmp_path / "board", text)
+    assert (config.work_dir, config.identity) == (str(home / "work"), str(tmp_path / "who"))
+    assert config.data.data_dir == str(tmp_path / "board" / "data")
+    assert config.data.dataset == str(tmp_path / "board" / "mine.npz")
+    # However the file itself is named.
+    monkeypatch.chdir(tmp_path)
+    assert load(Path("board"), text) == config
+
+
+def test_a_data_set_beside_the_file_goes_before_one_in_the_data_folder(tmp_path: Path) -> None:
+    text = 'id = "pi-01"\n[data]\ndataset = "mine.npz"\ndata_dir = "data"\n'
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.npz").touch()
+    assert load(tmp_path, text).data.dataset == str(tmp_path / "data" / "mine.npz")
+    (tmp_path / "mine.npz").touch()
+    assert load(tmp_path, text).data.dataset == str(tmp_path / "mine.npz")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("cifar10", "cifar10"),  # a folder of that name is where the data set may be, not another one
+        ("plants", "{}/plants"),
+        ("of-a-package", "of-a-package"),
+        ("plants/oaks", "{}/plants/oaks"),
+        ("/data/mine.npz", "/data/mine.npz"),
+    ],
+)
+def test_the_name_of_a_data_set_stays_a_name(tmp_path: Path, written: str, read: str) -> None:
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "plants").mkdir()
+    config = load(tmp_path, f'id = "pi-01"\n[data]\ndataset = "{written}"\n')
+    assert config.data.dataset == read.format(tmp_path)
+
+
+def test_the_home_of_nobody_is_refused(tmp_path: Path) -> None:
+    sentence = refuse(tmp_path, 'work_dir = "~nobody-at-all/x"\n' + SMALLEST)
+    assert "key `work_dir` has value '~nobody-at-all/x'" in sentence
 
 
 def test_every_key_is_read(tmp_path: Path) -> None:

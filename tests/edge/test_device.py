@@ -79,7 +79,7 @@ def test_device_says_that_it_comes_and_when_it_is_told_to_stop_that_it_goes(
     assert (offline.state, offline.boot_id) == ("offline", online.boot_id)
     assert device.returncode == 0
     assert "Traceback" not in log
-    assert "pi-01 INFO got SIGTERM; leaving" in log
+    assert "INFO pi-01 got SIGTERM; leaving" in log
 
 
 @pytest.mark.mosquitto

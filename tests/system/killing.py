@@ -169,7 +169,7 @@ class Machine:
         for index in range(DEVICES):
             (self.folder / f"device-{index}.toml").write_text(
                 f'id = "device-{index}"\nfleet = "kill"\nwork_dir = "{self.folder / "work"}"\nmeter = "none"\n'
-                f'[broker]\nport = {self._port}\n[data]\ndataset = "digits"\n'
+                f'threads = 1\n[broker]\nport = {self._port}\n[data]\ndataset = "digits"\n'
                 f"[data.partition]\ndevices = {4 * DEVICES}\nindex = {index}\n"
             )
 

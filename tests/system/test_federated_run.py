@@ -98,7 +98,7 @@ def write_configs(directory: Path, artifacts: Path, port: int, **run: object) ->
     """device-0.toml, device-1.toml, ... and run.toml; returns the latter."""
     for index in range(DEVICES):
         (directory / f"device-{index}.toml").write_text(
-            f'id = "device-{index}"\nwork_dir = "{directory / "work"}"\n[broker]\nport = {port}\n'
+            f'id = "device-{index}"\nwork_dir = "{directory / "work"}"\nthreads = 1\n[broker]\nport = {port}\n'
             f'[data]\ndataset = "digits"\n[data.partition]\ndevices = {DEVICES}\nindex = {index}\n'
         )
     values = {"rounds": 3, "cohort_size": DEVICES, "epochs": 1, "seed": 1, "deadline_s": LIMIT_S, **run}
@@ -166,6 +166,11 @@ def test_a_run_goes_on_without_a_device_that_is_killed_in_mid_round_and_takes_it
     check_model(run_dir / "model.onnx", expected=summary.rounds[-1].test_accuracy)
     check_predict(run_dir / "model.onnx", processes, expected=summary.rounds[-1].test_accuracy)
     check_documented_script(run_dir)
+    said = processes.log("coordinator").splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d (INFO|WARNING) ", line) for line in said), said
+    assert "the run is finished" in said[-3]
+    assert f"the model is {run_dir}/model.onnx (sha256 {summary.run.model_sha256})" in said[-2]
+    assert "run digits is finished, after round 8 of 8; leaving" in processes.log("device-0")
 
 
 def check_costs(run_dir: Path) -> None:

@@ -1,0 +1,40 @@
+"""A picture of a run that is drawn again as the run goes on, for `--watch`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+__all__ = ["View", "watch"]
+
+EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown, and what it is made from: the same `facts` are worth no second print."""
+
+    picture: RenderableType
+    facts: object
+
+
+def watch(console: Console, look: Callable[[], View], *, every_s: float = EVERY_S) -> NoReturn:
+    """Draw what `look` sees until Ctrl-C; where the output is no terminal, print it whenever its facts change."""
+    if console.is_terminal:
+        with Live(look().picture, console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(every_s)
+                live.update(look().picture, refresh=True)
+    before = None
+    while True:
+        now = look()
+        if before is None or now.facts != before.facts:
+            console.print(now.picture)
+            console.file.flush()
+        before = now
+        time.sleep(every_s)
