@@ -1,4 +1,4 @@
-"""`sparsyedge coordinator init|token|identities|revoke|sign|enrol|broker`: a secured fleet from the command line."""
+"""`sparsyedge coordinator init|token|identities|revoke|sign|library|enrol|broker`: the commands of a secured fleet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from sparsyedge.coordinator import mosquitto
+from sparsyedge.coordinator import libraries, mosquitto
 from sparsyedge.coordinator.authority import COORDINATOR_PORT, ENROL_PORT, MEMBER_PORT, Authority, Settings
 from sparsyedge.coordinator.enrolment import serve
 from sparsyedge.coordinator.ledger import Ledger
@@ -27,7 +27,7 @@ from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["COMMANDS", "add_commands", "main"]
 
-COMMANDS = ("init", "token", "identities", "revoke", "sign", "enrol", "broker")
+COMMANDS = ("init", "token", "identities", "revoke", "library", "sign", "enrol", "broker")
 DEFAULT_FOLDER = Path("fleet")
 
 
@@ -63,9 +63,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="WHEEL",
         help="a wheel that devices install (repeat for several platforms); default: the op library installed here",
     )
+    library = commands.add_parser("library", help="show or record which op libraries the devices of this fleet have")
+    library.add_argument(
+        "wheels", type=Path, nargs="*", metavar="WHEEL|WHEELHOUSE", help="what devices install; `flash` records its own"
+    )
+    library.add_argument("--forget", metavar="SHA256", help="take the one whose hash begins so off the record")
     enrol = commands.add_parser("enrol", help="answer new devices while no run does")
     broker = commands.add_parser("broker", help="run Mosquitto with the configuration that `init` made")
-    for command in (token, members, ban, sign, enrol, broker):
+    for command in (token, members, ban, sign, library, enrol, broker):
         command.add_argument(
             "--dir", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="the folder of `init` (default: ./fleet)"
         )
@@ -83,6 +88,8 @@ def main(arguments: argparse.Namespace) -> int:
             return _identities(authority, as_json=arguments.json)
         case "revoke":
             return _revoke(authority, arguments.device)
+        case "library":
+            return _library(authority, arguments.wheels, arguments.forget)
         case "sign":
             return _sign(authority, arguments.artifacts, arguments.op_library)
         case "enrol":
@@ -203,6 +210,27 @@ def _sign(authority: Authority, artifacts: Path, libraries: list[Path]) -> int:
     listed = ", ".join(f"{library.platform} ({library.sha256[:12]}...)" for library in signed.manifest.op_libraries)
     _say(f"signed {artifacts} with key {authority.signing_key[:12]}..., for the op libraries of {listed}")
     return 0
+
+
+def _library(authority: Authority, wheels: list[Path], forgotten: str | None) -> int:
+    folder = authority.folder
+    gone = [libraries.forget(folder, forgotten)] if forgotten is not None else []
+    new = libraries.record(folder, wheels)
+    for word, changed in (("forgotten", gone), ("recorded", new)):
+        for library in changed:
+            _say(f"{word}: {_described(library)}")
+    if gone or new:
+        _say(f"sign again, so that devices accept the artifacts: sparsyedge coordinator sign ARTIFACTS --dir {folder}")
+    elif known := libraries.recorded(folder):
+        for library in known:
+            _say(f"on record: {_described(library)}")
+    else:
+        _say(f"no op library of a device is on record; add one: sparsyedge coordinator library WHEEL --dir {folder}")
+    return 0
+
+
+def _described(library: libraries.RecordedLibrary) -> str:
+    return f"{library.platform} {library.sha256[:12]}... of {library.wheel}"
 
 
 def _enrol(authority: Authority) -> int:

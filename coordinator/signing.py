@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from sparsyedge.coordinator.authority import Authority
+from sparsyedge.coordinator.libraries import library_content, platform_of
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, OpLibrary
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.native import LIBRARY_NAME, library_path
+from sparsyedge.edge.native import library_path
 from sparsyedge.edge.signature import CONTEXT, SIGNATURE_NAME, check_signature
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["load_signature", "platform_of", "sign"]
-
-MAX_LIBRARY_BYTES = 256 << 20
-ELF_MAGIC = b"\x7fELF"
-ELF_HEADER_BYTES = 64
-ELF_MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
+__all__ = ["load_signature", "sign"]
 
 
 def sign(authority: Authority, directory: Path, libraries: Sequence[Path]) -> Artifacts:
@@ -30,7 +25,7 @@ def sign(authority: Authority, directory: Path, libraries: Sequence[Path]) -> Ar
     Without any, the library of this installation is meant. The manifest is written anew with their hashes in it.
     """
     artifacts = Artifacts.load(directory)
-    contents = [_library_content(path) for path in libraries or [library_path()]]
+    contents = [library_content(path) for path in libraries or [library_path()]]
     known = {hashlib.sha256(content).hexdigest(): platform_of(content) for content in contents}
     listed = sorted((OpLibrary(platform, sha256) for sha256, platform in known.items()), key=msgspec.structs.astuple)
     manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(listed))
@@ -57,24 +52,3 @@ def load_signature(directory: Path, *, signing_key: str, folder: Path) -> str:
             f"`sparsyedge coordinator sign {directory} --dir {folder}`"
         ) from error
     return signature
-
-
-def platform_of(library: bytes) -> str:
-    """What a shared library runs on, by its ELF header."""
-    if library[:4] != ELF_MAGIC or len(library) < ELF_HEADER_BYTES:
-        return "unknown"
-    machine = int.from_bytes(library[18:20], "little")
-    return f"linux-{ELF_MACHINES.get(machine, f'machine-{machine}')}"
-
-
-def _library_content(path: Path) -> bytes:
-    """The op library in a wheel, or a library file itself."""
-    if not path.is_file():
-        raise ArtifactError(f"no wheel or op library {path}; check the path")
-    if not zipfile.is_zipfile(path):
-        return path.read_bytes()
-    with zipfile.ZipFile(path) as wheel:
-        inside = [entry for entry in wheel.infolist() if Path(entry.filename).name == LIBRARY_NAME]
-        if len(inside) != 1 or inside[0].file_size > MAX_LIBRARY_BYTES:
-            raise ArtifactError(f"{path} is not a wheel of sparsyedge: it does not hold one {LIBRARY_NAME}")
-        return wheel.read(inside[0])
