@@ -18,6 +18,7 @@ from types import FrameType
 from typing import cast
 
 from sparsyedge.edge.errors import SparsyedgeError
+from sparsyedge.edge.installation import install_command
 from sparsyedge.edge.supported import check_platform
 
 __all__ = ["COMMANDS", "main"]
@@ -129,9 +130,9 @@ def _usage() -> str:
 
 
 def _explain_missing(module: str, command: str) -> str:
-    extra = EXTRAS.get(command)
-    package = f"sparsyedge[{extra}]" if extra else "sparsyedge"
-    return f"`{command}` needs the module {module}, which is not installed; run `pip install '{package}'`"
+    return (
+        f"`{command}` needs the module {module}, which is not installed; run `{install_command(EXTRAS.get(command))}`"
+    )
 
 
 def _fail(sentence: str) -> int:
