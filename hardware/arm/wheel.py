@@ -93,7 +93,9 @@ def _require_compiler() -> None:
     try:
         subprocess.run([COMPILER, "--version"], check=True, capture_output=True)
     except FileNotFoundError as error:
-        raise ConfigError(f"no {COMPILER} here; on Debian: apt-get install g++-aarch64-linux-gnu") from error
+        raise ConfigError(
+            f"no {COMPILER} here; on Debian: apt-get install g++-aarch64-linux-gnu libc6-dev-arm64-cross"
+        ) from error
 
 
 def _dotted(version: Version) -> str:
