@@ -5,6 +5,7 @@ A board has numpy and neither scikit-learn nor Pillow, so digits and folders of 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,9 +126,9 @@ def _described(dataset: Dataset, path: Path) -> tuple[str, ...]:
 
 
 def _download_notice(name: str, archive: Archive) -> str:
-    minutes = archive.size_bytes / LINK_BYTES_PER_S / 60
+    minutes = math.ceil(archive.size_bytes / LINK_BYTES_PER_S / 60)
     return (
         f"{name} does not travel: every device downloads {archive.size_bytes / 1e6:,.0f} MB when it starts (at least "
-        f"{minutes:.0f} minutes at 10 Mbit/s; {archive.unpacked_bytes / 1e6:,.0f} MB more once unpacked), and needs "
+        f"{minutes} minutes at 10 Mbit/s; {archive.unpacked_bytes / 1e6:,.0f} MB more once unpacked), and needs "
         "the internet for it"
     )

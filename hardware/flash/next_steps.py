@@ -17,10 +17,9 @@ def after_cards(
     """The way from images to members of the fleet."""
     first, several = devices[0], len(devices) > 1
     what = "each image to a card of its own" if several else f"{cards[0].name} to a card"
-    write = (
-        f'Write {what}: in Raspberry Pi Imager choose "Use custom" and change no settings. '
-        "(With --write /dev/sdX this command does it.)"
-    )
+    write = f'Write {what}: in Raspberry Pi Imager choose "Use custom" and change no settings.'
+    if not several:
+        write += " (With --write /dev/sdX this command does it.)"
     place = "the cards into their boards" if several else f"the card into {first.device}"
     network = "a network cable or that Wi-Fi" if has_wifi else "a network cable"
     return _numbered(

@@ -84,7 +84,7 @@ def test_the_next_steps_lead_to_a_member_of_the_fleet(lab: Path, capsys: pytest.
     told = capsys.readouterr().out
     assert max(map(len, told.partition("next:\n")[2].splitlines())) <= 80
     words = " ".join(told.split())
-    assert "cifar10 does not travel: every device downloads 170 MB when it starts (at least 2 minutes" in words
+    assert "cifar10 does not travel: every device downloads 170 MB when it starts (at least 3 minutes" in words
     assert "Write card.img to a card" in words
     assert "Put the card into pi-07, with a network cable there, and switch on before 2" in words
     for command in ("broker", "enrol", "identities"):
