@@ -17,6 +17,7 @@ from sparsyedge.edge import logs
 from sparsyedge.edge.arguments import version_line
 from sparsyedge.edge.command_table import listing, nearest, run_command
 from sparsyedge.edge.errors import SparsyedgeError
+from sparsyedge.edge.installation import install_command
 from sparsyedge.edge.supported import check_platform
 
 __all__ = ["COMMANDS", "main"]
@@ -132,9 +133,9 @@ def _usage() -> str:
 
 
 def _explain_missing(module: str, command: str) -> str:
-    extra = EXTRAS.get(command)
-    package = f"sparsyedge[{extra}]" if extra else "sparsyedge"
-    return f"`{command}` needs the module {module}, which is not installed; run `pip install '{package}'`"
+    return (
+        f"`{command}` needs the module {module}, which is not installed; run `{install_command(EXTRAS.get(command))}`"
+    )
 
 
 def _fail(sentence: str) -> int:

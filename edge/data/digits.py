@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.installation import install_command
 
 __all__ = ["DIGIT_NAMES", "read_digits"]
 
@@ -27,7 +28,7 @@ def read_digits() -> Dataset:
     except ImportError as error:
         raise DataError(
             "data set digits comes with scikit-learn, which is not installed; "
-            "run `pip install 'sparsyedge[demo]'` or choose another data set"
+            f"run `{install_command('demo')}` or choose another data set"
         ) from error
     cells, labels = load_digits(return_X_y=True)
     x = _enlarge(cells.reshape(-1, 8, 8))

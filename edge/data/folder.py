@@ -1,7 +1,7 @@
 """A user's own images: a folder per class with one file per image, all of one size.
 
 The class folders lie in train/ and test/, or, for a device that only trains, in the folder itself. PPM and PGM are read
-here; PNG and JPEG need Pillow, which `pip install 'sparsyedge[images]'` brings.
+here; PNG and JPEG need Pillow, which the extra `images` brings.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.installation import install_command
 
 __all__ = ["IMAGE_SUFFIXES", "has_image_folders", "read_image", "read_image_folders"]
 
@@ -114,7 +115,7 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
         from PIL import Image
     except ImportError as error:
         raise DataError(
-            f"{path} needs Pillow, which is not installed; run `pip install 'sparsyedge[images]'` or convert to PPM"
+            f"{path} needs Pillow, which is not installed; run `{install_command('images')}` or convert to PPM"
         ) from error
     try:
         with Image.open(path) as image:

@@ -12,7 +12,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sparsyedge.edge.errors import ConfigError
@@ -27,6 +30,8 @@ PAGE_BYTES = 16384
 """The largest page of a Raspberry Pi kernel, the Pi 5's: a segment aligned to less cannot be mapped there."""
 TOOLCHAIN = Path(__file__).with_name("aarch64.cmake")
 COMPILER = "aarch64-linux-gnu-g++"
+BUILD_TOOLS = ("cmake>=3.20", "ninja>=1.11")
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 Version = tuple[int, ...]
 
@@ -36,16 +41,31 @@ def build(source: Path, out: Path) -> Path:
     if not (source / "pyproject.toml").is_file():
         raise ConfigError(f"{source} has no pyproject.toml; run this in the repository, or name it with --source")
     _require_compiler()
+    out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     settings = {"cmake.define.CMAKE_TOOLCHAIN_FILE": str(TOOLCHAIN.resolve()), "build-dir": "build/wheel-aarch64"}
     options = [item for key, value in settings.items() for item in ("--config-settings", f"{key}={value}")]
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), *options, "."]
-    # Python's own way to say which platform a cross build is for; it becomes the tag.
-    environment = {**os.environ, "_PYTHON_HOST_PLATFORM": PLATFORM}
-    subprocess.run(command, cwd=source, env=environment, check=True)
+    command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), *options, "."]
+    with _build_tools(source) as tools:
+        # Python's own way to say which platform a cross build is for; it becomes the tag.
+        environment = {**os.environ, "PYTHONPATH": str(tools), "_PYTHON_HOST_PLATFORM": PLATFORM}
+        subprocess.run(command, cwd=source, env=environment, check=True)
     wheel = max(out.glob(f"sparsyedge-*-{PLATFORM}.whl"), key=lambda path: path.stat().st_mtime_ns)
     check_wheel(wheel)
     return wheel
+
+
+@contextmanager
+def _build_tools(source: Path) -> Iterator[Path]:
+    """A folder with what builds the wheel, for this machine.
+
+    pip would fetch it by itself, but for the platform of the wheel: it then compiles CMake, which takes an hour.
+    """
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="sparsyedge-build-") as folder:
+        command = [*PIP, "install", "--target", folder, *project["build-system"]["requires"], *BUILD_TOOLS]
+        subprocess.run(command, check=True)
+        yield Path(folder)
 
 
 def check_wheel(wheel: Path) -> dict[str, dict[str, Version]]:
@@ -56,8 +76,14 @@ def check_wheel(wheel: Path) -> dict[str, dict[str, Version]]:
             library = Path(archive.extract(name, folder))
             needs[library.name] = version_needs(library)
             _check_library(library, needs[library.name])
+        results = sum("/benchmarks/results/" in name for name in archive.namelist())
     if not needs:
         raise ConfigError(f"{wheel} holds no native library; build it with `make wheel-aarch64`")
+    if results:
+        raise ConfigError(
+            f"{wheel} holds {results} files of benchmarks/results, which no device needs; `wheel.exclude` in "
+            f"pyproject.toml leaves them out"
+        )
     return needs
 
 
@@ -93,7 +119,9 @@ def _require_compiler() -> None:
     try:
         subprocess.run([COMPILER, "--version"], check=True, capture_output=True)
     except FileNotFoundError as error:
-        raise ConfigError(f"no {COMPILER} here; on Debian: apt-get install g++-aarch64-linux-gnu") from error
+        raise ConfigError(
+            f"no {COMPILER} here; on Debian: apt-get install g++-aarch64-linux-gnu libc6-dev-arm64-cross"
+        ) from error
 
 
 def _dotted(version: Version) -> str:

@@ -26,7 +26,7 @@ _MARK = b"@PAYLOAD_OFFSET@"
 _OFFSET_DIGITS = 16
 
 
-def make_bundle(out: Path | None, device: DeviceFile, *, wheelhouse: Path | None, data: Sequence[Path] = ()) -> Path:
+def make_bundle(out: Path | None, device: DeviceFile, *, wheelhouse: Path, data: Sequence[Path] = ()) -> Path:
     """Write the bundle of one phone; readable by its owner alone, since it holds a token."""
     path = out or Path(f"sparsyedge-{device.device}.sh")
     if path.exists():
@@ -39,13 +39,13 @@ def make_bundle(out: Path | None, device: DeviceFile, *, wheelhouse: Path | None
     return path
 
 
-def _payload(device: DeviceFile, wheelhouse: Path | None, data: Sequence[Path]) -> bytes:
+def _payload(device: DeviceFile, wheelhouse: Path, data: Sequence[Path]) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name in ("setup.sh", "run.sh"):
             _add(archive, name, (_SOURCE / name).read_bytes())
         _add(archive, DEVICE_FILE_NAME, msgspec.json.encode(device))
-        for wheel in _wheels(wheelhouse) if wheelhouse else ():
+        for wheel in _wheels(wheelhouse):
             _add(archive, f"wheels/{wheel.name}", wheel.read_bytes())
         for path in data:
             _add(archive, f"data/{path.name}", path.read_bytes())

@@ -33,8 +33,8 @@ class CardPlan:
 
     image: Path
     invite: Callable[[str], DeviceFile]
+    wheelhouse: Path
     wifi: Wifi | None = None
-    wheelhouse: Path | None = None
     data: Sequence[Path] = ()
 
 
@@ -99,10 +99,9 @@ def _workplace(out: Path) -> Iterator[Path]:
 
 def _common_files(plan: CardPlan, system: OsImage, flashed_at: int) -> dict[str, bytes]:
     files = card_files(flashed_at)
-    if plan.wheelhouse is not None:
-        wheels = select(plan.wheelhouse, system.python)
-        files |= {f"{CARD_FOLDER}/wheels/{wheel.path.name}": wheel.path.read_bytes() for wheel in wheels}
-        files[f"{CARD_FOLDER}/wheels/SHA256SUMS"] = hash_list(wheels).encode()
+    wheels = select(plan.wheelhouse, system.python)
+    files |= {f"{CARD_FOLDER}/wheels/{wheel.path.name}": wheel.path.read_bytes() for wheel in wheels}
+    files[f"{CARD_FOLDER}/wheels/SHA256SUMS"] = hash_list(wheels).encode()
     return files | {f"{CARD_FOLDER}/data/{path.name}": path.read_bytes() for path in plan.data}
 
 
@@ -121,7 +120,7 @@ def _write_all(volume: FatVolume, files: dict[str, bytes]) -> None:
     if needed > volume.free_bytes:
         raise FlashError(
             f"the files for the card take {needed / 1e6:.0f} MB and the image's boot partition has "
-            f"{volume.free_bytes / 1e6:.0f} MB free; take a newer image, or leave out --wheelhouse or --data"
+            f"{volume.free_bytes / 1e6:.0f} MB free; take a newer image, or less --data"
         )
     for path, content in files.items():
         volume.write(path, content)

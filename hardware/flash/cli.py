@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import tempfile
+import textwrap
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from sparsyedge.edge import cli
 from sparsyedge.edge.arguments import Parser
-from sparsyedge.edge.config import DataConfig
-from sparsyedge.edge.data.loaders import DATASETS
-from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile, read_device_file
-from sparsyedge.edge.errors import FlashError, SparsyedgeError
+from sparsyedge.edge.enrolment import DeviceFile, read_device_file
+from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.installation import checkout, installed_wheel
 from sparsyedge.hardware.flash.android import make_bundle
 from sparsyedge.hardware.flash.card import CardPlan, device_names, make_cards
+from sparsyedge.hardware.flash.card_data import CardData, card_data, check_named
 from sparsyedge.hardware.flash.disk import look_up, write_card
 from sparsyedge.hardware.flash.first_boot import Wifi
-from sparsyedge.hardware.flash.verify import as_utc, inspect_card
+from sparsyedge.hardware.flash.fleet import Inviter, check_authority, record_library
+from sparsyedge.hardware.flash.next_steps import after_bundle, after_cards
+from sparsyedge.hardware.flash.own_wheel import own_wheel
+from sparsyedge.hardware.flash.verify import inspect_card
+from sparsyedge.hardware.flash.wheel_cache import CACHE, kept_wheelhouse
 from sparsyedge.hardware.flash.wheelhouse import PYTHONS, collect
 
 __all__ = ["main", "make_parser"]
 
 BOARD_DATA = "/var/lib/sparsyedge/data"
 """Where first boot puts the data that came on the card."""
+PHONE_DATA = "/root/.local/share/sparsyedge/data"
+"""Where a phone's setup.sh puts it."""
 
 
 def main(argv: list[str]) -> int:
@@ -52,129 +56,127 @@ def _pi(arguments: argparse.Namespace) -> int:
     devices = device_names(arguments.device_id, arguments.count)
     if arguments.write and len(devices) > 1:
         raise FlashError("--write fills one card and --count makes several; write them one by one")
+    if not arguments.image.is_file():
+        raise FlashError(f"no image {arguments.image}; check the path")
     disk = look_up(arguments.write) if arguments.write else None
-    files = _data_files(arguments.data)
-    inviter = _Inviter(arguments, devices, files, board_data=BOARD_DATA)
-    plan = CardPlan(
-        image=arguments.image,
-        invite=inviter.invite,
-        wifi=_wifi(arguments),
-        wheelhouse=arguments.wheelhouse,
-        data=files,
+    wifi = _wifi(arguments)
+    with _supplied(arguments, devices, board_data=BOARD_DATA) as supplies:
+        plan = CardPlan(
+            image=arguments.image,
+            invite=supplies.invite,
+            wifi=wifi,
+            wheelhouse=supplies.wheelhouse,
+            data=supplies.files,
+        )
+        cards = []
+        for device, path in make_cards(plan, devices, arguments.out):
+            cards.append(path)
+            _say(f"{path}: a card for {device}, {path.stat().st_size / 1e9:.1f} GB")
+            if disk:
+                write_card(path, disk)
+                _say(f"{disk.path}: written and read back")
+    steps = after_cards(
+        cards,
+        supplies.invited,
+        authority=supplies.authority,
+        has_wifi=wifi is not None,
+        written=disk is not None,
     )
-    for device, path in make_cards(plan, devices, arguments.out):
-        print(f"{path}: a card for {device}, {path.stat().st_size / 1e9:.1f} GB", flush=True)
-        if disk:
-            write_card(path, disk)
-            print(f"{disk.path}: written and read back; put the card into {device}", flush=True)
+    _say_next(steps)
     return 0
 
 
 def _wheelhouse(arguments: argparse.Namespace) -> int:
-    wheels = collect(arguments.out, wheel=_own_wheel(arguments.wheel), pythons=arguments.python or PYTHONS)
+    if arguments.fleet_dir is not None:
+        check_authority(arguments.fleet_dir)
+    if arguments.out.exists():
+        raise FlashError(f"{arguments.out} exists; remove it, or choose another folder with --out")
+    wheels = collect(arguments.out, wheel=_named_wheel(arguments.wheel), pythons=arguments.python or PYTHONS)
     megabytes = sum(wheel.path.stat().st_size for wheel in wheels) / 1e6
     pythons = ", ".join(arguments.python or PYTHONS)
-    print(f"{arguments.out}: {len(wheels)} wheels for Python {pythons} on 64-bit ARM, {megabytes:.0f} MB")
+    _say(f"{arguments.out}: {len(wheels)} wheels for Python {pythons} on 64-bit ARM, {megabytes:.0f} MB")
+    if arguments.fleet_dir is not None:
+        _say(record_library(arguments.fleet_dir, arguments.out))
     return 0
 
 
 def _android(arguments: argparse.Namespace) -> int:
     devices = device_names(arguments.device_id, 1)
-    files = _data_files(arguments.data)
-    inviter = _Inviter(arguments, devices, files, board_data="/root/.local/share/sparsyedge/data")
-    path = make_bundle(arguments.out, inviter.invite(devices[0]), wheelhouse=arguments.wheelhouse, data=files)
-    print(f"{path}: a bundle for {devices[0]} (experimental); copy it to the phone and run in Termux:")
-    print(f"  sh {path.name}")
+    with _supplied(arguments, devices, board_data=PHONE_DATA) as supplies:
+        device = supplies.invite(devices[0])
+        path = make_bundle(arguments.out, device, wheelhouse=supplies.wheelhouse, data=supplies.files)
+    _say(f"{path}: a bundle for {devices[0]}, {path.stat().st_size / 1e6:.0f} MB (experimental)")
+    _say_next(after_bundle(path, device, authority=supplies.authority))
     return 0
 
 
-# ---- what a card is given --------------------------------------------------------------------------------------------
+# ---- what a device is given ------------------------------------------------------------------------------------------
 
 
-class _Inviter:
-    """Asks the fleet's authority for an identity per device, through `sparsyedge coordinator token`."""
+@dataclass
+class _Supplies:
+    """What travels to the devices of one command."""
 
-    def __init__(
-        self, arguments: argparse.Namespace, devices: list[str], files: list[Path], *, board_data: str
-    ) -> None:
-        self._arguments = arguments
-        self._devices = devices
-        self._dataset = f"{board_data}/{files[0].name}" if files else arguments.data
-        self._ready = None if arguments.device_file is None else read_device_file(arguments.device_file)
-        if self._ready is not None:
-            _check_ready(self._ready, devices)
+    wheelhouse: Path
+    files: list[Path]
+    inviter: Inviter
+    authority: Path | None
+    """None where it is on another machine."""
+    invited: list[DeviceFile] = field(default_factory=list)
 
     def invite(self, device: str) -> DeviceFile:
-        """The device's file, with the host that the user named and the data that travels with it."""
-        made = self._ready or self._ask(device)
-        host = self._arguments.coordinator or made.host
-        data = made.data
-        if self._dataset and self._ready is not None:
-            data = DataConfig(dataset=self._dataset, partition=data.partition if data else None)
-        return msgspec.structs.replace(made, host=host, data=data)
-
-    def _ask(self, device: str) -> DeviceFile:
-        arguments = self._arguments
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / DEVICE_FILE_NAME
-            command = ["coordinator", "token", device, "--dir", str(arguments.fleet_dir), "--out", str(path)]
-            command += ["--dataset", self._dataset] if self._dataset else []
-            command += ["--share", _share(arguments.share, self._devices.index(device))] if arguments.share else []
-            errors = io.StringIO()
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
-                code = cli.main(command)
-            if code:
-                raise SparsyedgeError(errors.getvalue().strip().removeprefix("sparsyedge: error: "))
-            return read_device_file(path)
+        made = self.inviter.invite(device)
+        self.invited.append(made)
+        return made
 
 
-def _check_ready(ready: DeviceFile, devices: list[str]) -> None:
-    if devices != [ready.device]:
-        raise FlashError(
-            f"the device file is for {ready.device} and the card for {', '.join(devices)}; "
-            "make one file per device, or leave out --device-file"
+@contextmanager
+def _supplied(arguments: argparse.Namespace, devices: list[str], *, board_data: str) -> Iterator[_Supplies]:
+    """Data, wheels and identities, checked in the order of what they cost; says what was understood and made."""
+    ready = None if arguments.device_file is None else read_device_file(arguments.device_file)
+    authority = arguments.fleet_dir if ready is None else None
+    if authority is not None:
+        check_authority(authority)
+    if arguments.wheelhouse is not None and not arguments.wheelhouse.is_dir():
+        raise FlashError(f"no wheelhouse {arguments.wheelhouse}; leave out --wheelhouse, and one is made")
+    with card_data(arguments.data) as data:
+        inviter = Inviter(
+            devices=devices,
+            authority=arguments.fleet_dir,
+            host=arguments.coordinator,
+            dataset=data.dataset if data.file is None else f"{board_data}/{data.file.name}",
+            share=arguments.share,
+            ready=ready,
         )
-    if ready.token is None:
-        raise FlashError(
-            f"the file of {ready.device} has no token any more; make another with "
-            f"`sparsyedge coordinator token {ready.device}`"
-        )
-    if ready.token_until is not None and ready.token_until < time.time():
-        raise FlashError(
-            f"the token in the file of {ready.device} expired at {as_utc(ready.token_until)}; make another with "
-            f"`sparsyedge coordinator token {ready.device}`"
-        )
+        _say_data(data, ready)
+        wheelhouse = arguments.wheelhouse or kept_wheelhouse(Path.home() / CACHE, wheel=_own_wheel, say=_say)
+        if authority is not None:
+            _say(record_library(authority, wheelhouse))
+        else:
+            _say(f"where the authority is, run `sparsyedge coordinator library` on the wheel in {wheelhouse}, and sign")
+        yield _Supplies(wheelhouse, [] if data.file is None else [data.file], inviter, authority)
 
 
-def _share(first: str, offset: int) -> str:
-    index, _, devices = first.partition("/")
-    return f"{int(index) + offset}/{devices}" if index.isdecimal() else first
+def _say_data(data: CardData, ready: DeviceFile | None) -> None:
+    for number, line in enumerate(data.understood):
+        _say(f"data: {line}" if number == 0 else f"      {line}")
+    if data.understood:
+        return
+    if ready is None or ready.data is None:
+        _say("data: none, so the device does not train before somebody writes its device.toml; --data names some")
+    else:
+        check_named(ready.data.dataset, ready.device)
+        _say(f"data: {ready.data.dataset}, as the device file says; it is not checked here")
 
 
-def _data_files(data: str | None) -> list[Path]:
-    """The files that travel with the card: an .npz, or the one .npz of a folder; none for the name of a data set."""
-    if data is None or data in DATASETS:
-        return []
-    if not (Path(data).exists() or "/" in data or data.endswith(".npz")):
-        raise FlashError(f"--data is {data!r}, allowed are an .npz file, a folder with one, or {', '.join(DATASETS)}")
-    path = Path(data)
-    found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    if len(found) != 1 or not found[0].is_file():
-        raise FlashError(f"--data {data} has {len(found)} .npz files, needed is one; name the file, or a data set")
-    return found
+def _own_wheel() -> Path:
+    return own_wheel(checkout=checkout(), installed=installed_wheel(), say=_say)
 
 
-def _own_wheel(path: Path | None) -> Path:
-    if path is not None:
-        if not path.is_file():
-            raise FlashError(f"no wheel {path}; make it with `make wheel-aarch64`")
-        return path
-    built = sorted(Path("dist").glob("sparsyedge-*aarch64.whl"), key=lambda wheel: wheel.stat().st_mtime_ns)
-    if not built:
-        raise FlashError(
-            "no sparsyedge wheel for aarch64 in ./dist; make it with `make wheel-aarch64`, or name --wheel"
-        )
-    return built[-1]
+def _named_wheel(path: Path | None) -> Path:
+    if path is not None and not path.is_file():
+        raise FlashError(f"no wheel {path}; make it with `make wheel-aarch64`, or leave out --wheel")
+    return path or _own_wheel()
 
 
 def _wifi(arguments: argparse.Namespace) -> Wifi | None:
@@ -189,6 +191,16 @@ def _wifi(arguments: argparse.Namespace) -> Wifi | None:
     except (OSError, UnicodeDecodeError) as error:
         raise FlashError(f"cannot read the Wi-Fi password from {arguments.wifi_password_file}: {error}") from error
     return Wifi.from_password(arguments.wifi_ssid, password, arguments.wifi_country)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _say_next(steps: Sequence[str]) -> None:
+    _say("next:")
+    for step in steps:
+        _say(textwrap.fill(step, width=80, initial_indent="  ", subsequent_indent="     ", break_on_hyphens=False))
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -214,7 +226,10 @@ def make_parser() -> Parser:
         "--python", action="append", choices=PYTHONS, help="of the boards (default: 3.11 and 3.13; repeat for several)"
     )
     wheelhouse.add_argument(
-        "--wheel", type=Path, metavar="FILE", help="ours for aarch64 (default: the newest in dist/)"
+        "--wheel", type=Path, metavar="FILE", help="ours for aarch64 (default: built from this installation's checkout)"
+    )
+    wheelhouse.add_argument(
+        "--fleet-dir", type=Path, metavar="DIR", help="of `coordinator init`; puts the op library on its record"
     )
     verify = commands.add_parser("verify", help="read a card's image back")
     verify.add_argument("card", type=Path, metavar="CARD.img")
@@ -236,8 +251,12 @@ def _add_identity(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what `coordinator token` made, where the authority is elsewhere",
     )
-    parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="of `flash wheelhouse`; without it, from PyPI")
-    parser.add_argument("--data", metavar="DIR|NAME", help="an .npz that travels along, or a data set's name")
+    parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="of `flash wheelhouse` (default: made and kept)")
+    parser.add_argument(
+        "--data",
+        metavar="FILE|DIR|NAME",
+        help="an .npz or a folder of images, which travels along, or a data set's name",
+    )
     parser.add_argument(
         "--share", metavar="INDEX/DEVICES", help="one LDA share of the data set, counted up with --count"
     )

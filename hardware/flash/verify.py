@@ -32,7 +32,6 @@ class CardReport:
     def lines(self, *, now_s: float) -> list[str]:
         """The report for a person."""
         device = self.device
-        source = f"{len(self.wheels)} wheels on the card" if self.wheels else "PyPI, needs the internet"
         trains = "a config that somebody writes" if device.data is None else device.data.dataset
         return [
             f"system       Raspberry Pi OS {self.system.release}, 64-bit, Python {self.system.python}",
@@ -40,7 +39,7 @@ class CardReport:
             f"device       {device.device} of fleet {device.fleet}",
             f"coordinator  {device.host}, members {device.port}, new devices {device.enrol_port}",
             f"token        {self._token(now_s)}",
-            f"installs     sparsyedge from {source}",
+            f"installs     sparsyedge from {len(self.wheels)} wheels on the card",
             f"trains on    {trains}" + (f" ({', '.join(self.data)} on the card)" if self.data else ""),
             f"network      {'Wi-Fi and cable' if self.has_wifi else 'cable'}",
             f"free         {self.free_bytes / 1e6:.0f} MB of the boot partition",
@@ -101,6 +100,8 @@ def _check_first_boot(volume: FatVolume, system: OsImage, path: Path) -> None:
 
 def _checked_wheels(volume: FatVolume, path: Path) -> tuple[str, ...]:
     listed = (volume.read(f"{CARD_FOLDER}/wheels/SHA256SUMS") or b"").decode().splitlines()
+    if not listed:
+        raise FlashError(f"{path} has no wheels, so its board could not install sparsyedge; make the card again")
     names = []
     for line in listed:
         sha256, _, name = line.partition("  ")

@@ -155,5 +155,5 @@ def _download(folder: Path, needs: Sequence[str], python: str) -> None:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise FlashError(
             f"pip could not download the wheels for Python {python} on 64-bit ARM: "
-            f"{(said or ['no reason given'])[-1].removeprefix('ERROR: ')}"
+            f"{(said or ['no reason given'])[-1].removeprefix('ERROR: ')}; check the network"
         )

@@ -10,6 +10,7 @@ import pytest
 
 from sparsyedge.edge import cli
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.installation import install_command
 
 
 @pytest.fixture
@@ -74,11 +75,10 @@ def test_named_fault_is_one_sentence_without_a_traceback(
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "package"),
-    [("export", "torch", "sparsyedge[export]"), ("coordinator", "rich.console", "sparsyedge[coordinator]")],
+    ("name", "module", "extra"), [("export", "torch", "export"), ("coordinator", "rich.console", "coordinator")]
 )
 def test_missing_dependency_names_the_extra_that_brings_it(
-    name: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def load(target: str) -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
@@ -86,7 +86,7 @@ def test_missing_dependency_names_the_extra_that_brings_it(
     monkeypatch.setattr("importlib.import_module", load)
     assert cli.main([name]) == 2
     assert f"needs the module {module}" in (error := capsys.readouterr().err)
-    assert f"pip install '{package}'" in error
+    assert f"run `{install_command(extra)}`" in error
 
 
 def test_interrupt_ends_with_the_code_that_shells_expect(

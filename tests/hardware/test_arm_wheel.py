@@ -47,6 +47,15 @@ def test_library_that_needs_more_than_the_tag_promises_is_refused(
         check_wheel(foreign_wheel)
 
 
+def test_wheel_with_results_of_benchmarks_is_refused(foreign_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arm_wheel, "_check_library", lambda *of_another_processor: None)
+    check_wheel(foreign_wheel)
+    with zipfile.ZipFile(foreign_wheel, "a") as archive:
+        archive.writestr("sparsyedge/benchmarks/results/paper/one.json", "{}")
+    with pytest.raises(ConfigError, match="holds 1 files of benchmarks/results"):
+        check_wheel(foreign_wheel)
+
+
 def test_wheel_without_a_library_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.whl"
     zipfile.ZipFile(path, "w").close()

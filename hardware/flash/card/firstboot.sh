@@ -35,18 +35,12 @@ install -d -o sparsyedge -g sparsyedge -m 0700 "$home"
 
 if [ ! -f "$venv/.installed" ]; then
     rm -rf "$venv"
-    if [ -d "$card/wheels" ]; then
-        begin "check the wheels on the card"
-        (cd "$card/wheels" && sha256sum --check --quiet SHA256SUMS)
-        begin "install sparsyedge from the card"
-        python3 -m venv --without-pip "$venv"
-        PYTHONPATH=$(ls "$card"/wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet --no-index --no-compile \
-            --disable-pip-version-check --find-links "$card/wheels" sparsyedge 2> /run/sparsyedge-firstboot.log
-    else
-        begin "install sparsyedge from PyPI"
-        python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet sparsyedge 2> /run/sparsyedge-firstboot.log
-    fi
+    begin "check the wheels on the card"
+    (cd "$card/wheels" && sha256sum --check --quiet SHA256SUMS)
+    begin "install sparsyedge from the card"
+    python3 -m venv --without-pip "$venv"
+    PYTHONPATH=$(ls "$card"/wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet --no-index --no-compile \
+        --disable-pip-version-check --find-links "$card/wheels" sparsyedge 2> /run/sparsyedge-firstboot.log
     touch "$venv/.installed"
 fi
 

@@ -9,15 +9,9 @@ export HOME=/root
 command -v python3 > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 libstdc++6; }
 if [ ! -f "$venv/.installed" ]; then
     rm -rf "$venv"
-    if [ -d "$bundle/wheels" ]; then
-        python3 -m venv --without-pip "$venv"
-        PYTHONPATH=$(ls "$bundle"/wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet --no-index \
-            --disable-pip-version-check --find-links "$bundle/wheels" sparsyedge
-    else
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv
-        python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet sparsyedge
-    fi
+    python3 -m venv --without-pip "$venv"
+    PYTHONPATH=$(ls "$bundle"/wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet --no-index \
+        --disable-pip-version-check --find-links "$bundle/wheels" sparsyedge
     touch "$venv/.installed"
 fi
 mkdir -p "$home/data"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from sparsyedge.edge.data import DATASETS, FORMS, Form, form_of, load
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.installation import install_command
 
 # Taken before the fixture below hides it.
 REAL_DATA = os.environ.get("SPARSYEDGE_DATA", "")
@@ -81,7 +83,7 @@ def test_digits_repeat_each_cell_four_times_in_three_equal_channels() -> None:
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'sparsyedge\[demo\]'"):
+    with pytest.raises(DataError, match=re.escape(f"run `{install_command('demo')}`")):
         load("digits")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import wave
@@ -17,6 +18,7 @@ from sparsyedge.edge.data import Dataset, Samples, check_classes, load
 from sparsyedge.edge.data.loaders import load_speech
 from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, log_mel, resample_to_8k
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.installation import install_command
 
 # Taken before the fixture below hides it.
 REAL_DATA = os.environ.get("SPARSYEDGE_DATA", "")
@@ -141,7 +143,7 @@ def test_a_folder_without_images_is_told_what_belongs_there(tmp_path: Path) -> N
 def test_images_that_need_pillow_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (write_folders(tmp_path / "fruit") / "train" / "apple" / "5.png").write_bytes(b"\x89PNG")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"pip install 'sparsyedge\[images\]'"):
+    with pytest.raises(DataError, match=re.escape(f"run `{install_command('images')}`")):
         load(str(tmp_path / "fruit"))
 
 

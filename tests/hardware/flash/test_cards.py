@@ -5,11 +5,12 @@ import lzma
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from fixtures.stock_images import ARMHF, BOOKWORM, TRIXIE, format_fat32, stock_image
-from fixtures.wheelhouses import a_wheelhouse
+from fixtures.wheelhouses import a_wheelhouse, a_wheelhouse_for_all
 
 from sparsyedge.edge.config import DataConfig
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
@@ -41,6 +42,13 @@ def never_invited(device: str) -> DeviceFile:
     raise AssertionError(f"a token was spent on {device}, whose card was not made")
 
 
+def a_plan(image: Path, **more: Any) -> CardPlan:
+    """What goes on a card: wheels of a house beside the image, unless another is named."""
+    if "wheelhouse" not in more:
+        more["wheelhouse"] = a_wheelhouse_for_all(image.parent / "all-wheels")
+    return CardPlan(image=image, **more)
+
+
 def make(plan: CardPlan, out: Path, *devices: str) -> list[Path]:
     return [path for _, path in make_cards(plan, devices or ("pi-07",), out)]
 
@@ -51,19 +59,19 @@ def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_a_card_reads_back_as_what_it_was_made_for(image: Path, tmp_path: Path) -> None:
-    plan = CardPlan(image=image, invite=invited, wifi=Wifi.from_password("lab net", "correct horse", "DE"))
+    plan = a_plan(image, invite=invited, wifi=Wifi.from_password("lab net", "correct horse", "DE"))
     (card,) = make(plan, tmp_path / "card.img")
     report = inspect_card(card)
     assert report.system.release == image.stem
     assert report.device == invited("pi-07")
-    assert (report.wheels, report.has_wifi) == ((), True)
+    assert (len(report.wheels), report.has_wifi) == (5, True)
     assert "device       pi-07 of fleet lab" in report.lines(now_s=0)
     assert not any(TOKEN in line for line in report.lines(now_s=0))
 
 
 def test_trixie_gets_cloud_init_files_with_an_instance_of_its_own(tmp_path: Path) -> None:
     image = stock_image(tmp_path / "os.img", TRIXIE)
-    first, second = make(CardPlan(image=image, invite=invited), tmp_path / "card.img", "pi-01", "pi-02")
+    first, second = make(a_plan(image, invite=invited), tmp_path / "card.img", "pi-01", "pi-02")
     instances = set()
     for card, device in ((first, "pi-01"), (second, "pi-02")):
         with boot_volume(card) as volume:
@@ -79,7 +87,7 @@ def test_trixie_gets_cloud_init_files_with_an_instance_of_its_own(tmp_path: Path
 def test_bookworm_gets_a_script_that_systemd_runs_once(tmp_path: Path) -> None:
     image = stock_image(tmp_path / "os.img", BOOKWORM)
     wifi = Wifi.from_password("it's here", "correct horse", "DE")
-    (card,) = make(CardPlan(image=image, invite=invited, wifi=wifi), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=invited, wifi=wifi), tmp_path / "card.img")
     with boot_volume(card) as volume:
         script = (volume.read("firstrun.sh") or b"").decode()
         command_line = (volume.read("cmdline.txt") or b"").decode()
@@ -95,7 +103,7 @@ def test_the_wifi_password_itself_is_on_no_card(image: Path, tmp_path: Path) -> 
     wifi = Wifi.from_password("IEEE", "password", "DE")
     # The test vector of IEEE 802.11i, annex H.4.
     assert wifi.psk == "f42c6fc52df0ebef9ebb4b90b38a5f902e83fe1b135a70e23aed762e9710a12e"
-    (card,) = make(CardPlan(image=image, invite=invited, wifi=wifi), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=invited, wifi=wifi), tmp_path / "card.img")
     with boot_volume(card) as volume:
         files = [volume.read(name) or b"" for name in volume.names()]
     assert any(wifi.psk.encode() in content for content in files)
@@ -106,7 +114,7 @@ def test_twenty_cards_have_twenty_identities(tmp_path: Path) -> None:
     image = stock_image(tmp_path / "os.img", TRIXIE)
     devices = device_names("pi-07", 20)
     assert (devices[0], devices[-1]) == ("pi-07", "pi-26")
-    cards = make(CardPlan(image=image, invite=invited), tmp_path / "cards" / "card.img", *devices)
+    cards = make(a_plan(image, invite=invited), tmp_path / "cards" / "card.img", *devices)
     assert cards[0].name == "card-pi-07.img"
     files = [inspect_card(card).device for card in cards]
     assert [file.device for file in files] == devices
@@ -131,7 +139,7 @@ def test_a_wrong_device_id_is_refused(name: str) -> None:
 def test_a_wheelhouse_travels_with_the_card_and_is_checked(tmp_path: Path) -> None:
     image = stock_image(tmp_path / "os.img", TRIXIE)
     house = a_wheelhouse(tmp_path / "house")
-    (card,) = make(CardPlan(image=image, invite=invited, wheelhouse=house), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=invited, wheelhouse=house), tmp_path / "card.img")
     names = inspect_card(card).wheels
     assert len(names) == 5
     with boot_volume(card, writable=True) as volume:
@@ -144,7 +152,7 @@ def test_an_image_packed_with_xz_is_unpacked(tmp_path: Path) -> None:
     image = stock_image(tmp_path / "os.img", TRIXIE)
     packed = tmp_path / "os.img.xz"
     packed.write_bytes(lzma.compress(image.read_bytes(), preset=0))
-    (card,) = make(CardPlan(image=packed, invite=invited), tmp_path / "card.img")
+    (card,) = make(a_plan(packed, invite=invited), tmp_path / "card.img")
     assert card.stat().st_size == image.stat().st_size
     assert inspect_card(card).device.device == "pi-07"
 
@@ -188,7 +196,7 @@ def test_a_wrong_image_is_one_sentence_and_nothing_is_left_behind(
     image = make_image(tmp_path)
     out = tmp_path / "out"
     with pytest.raises(FlashError, match=sentence):
-        make(CardPlan(image=image, invite=never_invited), out / "card.img")
+        make(a_plan(image, invite=never_invited), out / "card.img")
     assert list(out.iterdir()) == []
 
 
@@ -198,7 +206,7 @@ def test_too_little_space_on_the_disk_is_refused_before_copying(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(FlashError, match=r"a card takes 0.0 GB and .* has 0.0 GB free; make room"):
-        make(CardPlan(image=image, invite=never_invited), tmp_path / "out" / "card.img")
+        make(a_plan(image, invite=never_invited), tmp_path / "out" / "card.img")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -207,13 +215,13 @@ def test_too_little_space_on_the_boot_partition_is_refused(image: Path, tmp_path
     with data.open("wb") as file:
         file.truncate(40_000_000)
     with pytest.raises(FlashError, match="files for the card take 41 MB and the image's boot partition has 34 MB free"):
-        make(CardPlan(image=image, invite=never_invited, data=[data]), tmp_path / "out" / "card.img")
+        make(a_plan(image, invite=never_invited, data=[data]), tmp_path / "out" / "card.img")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_missing_wheel_leaves_nothing_behind(tmp_path: Path) -> None:
     image = stock_image(tmp_path / "os.img", BOOKWORM)
-    plan = CardPlan(image=image, invite=never_invited, wheelhouse=a_wheelhouse(tmp_path / "house"))
+    plan = a_plan(image, invite=never_invited, wheelhouse=a_wheelhouse(tmp_path / "house"))
     with pytest.raises(FlashError, match=r"no wheel of onnxruntime.* for Python 3.11"):
         make(plan, tmp_path / "out" / "card.img")
     assert list((tmp_path / "out").iterdir()) == []
@@ -223,14 +231,22 @@ def test_an_existing_card_is_not_overwritten(image: Path, tmp_path: Path) -> Non
     card = tmp_path / "card.img"
     card.write_bytes(b"mine")
     with pytest.raises(FlashError, match="exists; remove it"):
-        make(CardPlan(image=image, invite=never_invited), card)
+        make(a_plan(image, invite=never_invited), card)
     assert card.read_bytes() == b"mine"
 
 
 def test_the_stock_image_is_left_as_it_was(image: Path, tmp_path: Path) -> None:
     before = image.read_bytes()
-    make(CardPlan(image=image, invite=invited), tmp_path / "card.img")
+    make(a_plan(image, invite=invited), tmp_path / "card.img")
     assert image.read_bytes() == before
+
+
+def test_a_card_without_wheels_is_refused(image: Path, tmp_path: Path) -> None:
+    (card,) = make(a_plan(image, invite=invited), tmp_path / "card.img")
+    with boot_volume(card, writable=True) as volume:
+        volume.write("sparsyedge/wheels/SHA256SUMS", b"")
+    with pytest.raises(FlashError, match="has no wheels, so its board could not install sparsyedge"):
+        inspect_card(card)
 
 
 def test_a_stock_image_is_no_card(image: Path) -> None:
@@ -239,7 +255,7 @@ def test_a_stock_image_is_no_card(image: Path) -> None:
 
 
 def test_a_card_whose_first_boot_was_taken_out_is_told(image: Path, tmp_path: Path) -> None:
-    (card,) = make(CardPlan(image=image, invite=invited), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=invited), tmp_path / "card.img")
     hook = "user-data" if image.stem == "trixie" else "firstrun.sh"
     with boot_volume(card, writable=True) as volume:
         volume.write(hook, b"# somebody else's\n")
@@ -251,7 +267,7 @@ def test_a_card_after_its_token_was_used_says_so(image: Path, tmp_path: Path) ->
     def used(device: str) -> DeviceFile:
         return msgspec.structs.replace(invited(device), token=None)
 
-    (card,) = make(CardPlan(image=image, invite=used), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=used), tmp_path / "card.img")
     assert "token        none: it has been used" in inspect_card(card).lines(now_s=0)
 
 
@@ -259,7 +275,7 @@ def test_a_card_tells_until_when_its_token_is_good(image: Path, tmp_path: Path) 
     def invite(device: str) -> DeviceFile:
         return msgspec.structs.replace(invited(device), token_until=1_800_000_000)
 
-    (card,) = make(CardPlan(image=image, invite=invite), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=invite), tmp_path / "card.img")
     report = inspect_card(card)
     good = "token        there, good for one enrolment until 2027-01-15 08:00 UTC"
     assert good in report.lines(now_s=1_799_999_999)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import re
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from fixtures.stock_images import ARMHF, TRIXIE, stock_image
-from fixtures.wheelhouses import a_wheelhouse, add_wheel
+from fixtures.wheelhouses import LIBRARY, a_wheelhouse_for_all, add_wheel
 
 from sparsyedge.edge.cli import main
+from sparsyedge.edge.data import load
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, read_device_file, write_device_file
+from sparsyedge.hardware.flash.card_data import card_data
+from sparsyedge.hardware.flash.image import boot_volume
 from sparsyedge.hardware.flash.verify import inspect_card
 
 
@@ -24,7 +31,15 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     assert main(["coordinator", "init", "fleet", "--host", "coordinator.local,192.168.7.2"]) == 0
     stock_image(tmp_path / "os.img", TRIXIE)
+    a_wheelhouse_for_all(tmp_path / "wheels")
     return tmp_path
+
+
+def write_npz(path: Path, **more: Any) -> Path:
+    """Four tiny images of two classes."""
+    x, y = np.zeros((4, 8, 8, 1), dtype=np.uint8), np.array([0, 1, 0, 1])
+    np.savez(path, **{"x_train": x, "y_train": y, "names": ["cat", "dog"], **more})
+    return path
 
 
 def flash(*arguments: str) -> int:
@@ -41,23 +56,122 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-PI = ("pi", "--image", "os.img", "--out", "card.img", "--device-id", "pi-07")
+PI = ("pi", "--image", "os.img", "--out", "card.img", "--device-id", "pi-07", "--wheelhouse", "wheels")
 
 
 def test_one_command_makes_a_card_that_verifies(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez(lab / "mine.npz", x=np.zeros(3))
+    write_npz(lab / "mine.npz")
     assert flash(*PI, "--data", "mine.npz", "--coordinator", "192.168.7.2", "--share", "3/8") == 0
-    capsys.readouterr()
+    told = capsys.readouterr().out
+    assert "data: mine.npz: 4 samples to train on, as mine.npz" in told
+    assert all(understood in told for understood in ("1 x 8 x 8", "uint8", "cat, dog"))
     assert flash("verify", "card.img") == 0
     printed = capsys.readouterr().out
     assert "device       pi-07 of fleet default" in printed
     assert "coordinator  192.168.7.2, members 8883, new devices 8884" in printed
     assert "token        there, good for one enrolment" in printed
+    assert "installs     sparsyedge from 5 wheels on the card" in printed
     assert "trains on    /var/lib/sparsyedge/data/mine.npz (mine.npz on the card)" in printed
     device = inspect_card(lab / "card.img").device
     assert device.data is not None
     assert device.data.partition is not None
     assert (device.data.partition.index, device.data.partition.devices) == (3, 8)
+
+
+def test_the_next_steps_lead_to_a_member_of_the_fleet(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flash(*PI, "--data", "cifar10") == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.partition("next:\n")[2].splitlines())) <= 80
+    words = " ".join(told.split())
+    assert "cifar10 does not travel: every device downloads 170 MB when it starts (at least 3 minutes" in words
+    assert "Write card.img to a card" in words
+    assert "Put the card into pi-07, with a network cable there, and switch on before 2" in words
+    for command in ("broker", "enrol", "identities"):
+        assert f"`sparsyedge coordinator {command} --dir fleet`" in words
+    assert "`sparsyedge coordinator devices RUN_DIR` shows it online" in words
+    assert "sparsyedge-error.txt on its boot partition" in words
+
+
+def test_the_op_library_of_a_card_is_on_the_authoritys_record(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sha256 = hashlib.sha256(LIBRARY).hexdigest()
+    assert flash(*PI) == 0
+    told = capsys.readouterr().out
+    assert f"recorded: linux-aarch64 {sha256[:12]}... of sparsyedge-0.1.0" in told
+    assert "sign again, so that devices accept the artifacts: sparsyedge coordinator sign ARTIFACTS --dir fleet" in told
+    assert flash("android", "--device-id", "phone-03", "--wheelhouse", "wheels") == 0
+    told = capsys.readouterr().out
+    assert f"on record: linux-aarch64 {sha256[:12]}..." in told
+    assert "sign again" not in told
+    (recorded,) = json.loads((lab / "fleet" / "op_libraries.json").read_text())
+    assert (recorded["platform"], recorded["sha256"]) == ("linux-aarch64", sha256)
+
+
+def test_a_folder_of_images_travels_as_one_file_with_the_names_of_its_classes(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("tshirt", "trouser", "bag")):
+        (lab / "photos" / name).mkdir(parents=True)
+        (lab / "photos" / name / "1.pgm").write_bytes(b"P5\n4 4\n255\n" + bytes([number]) * 16)
+    assert flash(*PI, "--data", "photos") == 0
+    told = capsys.readouterr().out
+    assert "data: photos: 3 samples to train on, as photos.npz" in told
+    assert "bag, trouser, tshirt" in told
+    with boot_volume(lab / "card.img") as volume:
+        packed = np.load(io.BytesIO(volume.read("sparsyedge/data/photos.npz") or b""), allow_pickle=False)
+    assert sorted(packed) == ["names", "x_train", "y_train"]
+    assert packed["names"].tolist() == ["bag", "trouser", "tshirt"]
+    assert (packed["x_train"].shape, packed["x_train"].dtype) == ((3, 4, 4, 1), np.uint8)
+    assert packed["x_train"][:, 0, 0, 0].tolist() == [2, 1, 0]
+    device = inspect_card(lab / "card.img").device
+    assert device.data is not None
+    assert device.data.dataset == "/var/lib/sparsyedge/data/photos.npz"
+
+
+def test_a_test_part_of_images_is_kept(tmp_path: Path) -> None:
+    for part, count in (("train", 2), ("test", 1)):
+        for name in ("cat", "dog"):
+            (tmp_path / "pets" / part / name).mkdir(parents=True)
+            for number in range(count):
+                (tmp_path / "pets" / part / name / f"{number}.ppm").write_bytes(b"P6\n2 2\n255\n" + bytes(12))
+    with card_data(str(tmp_path / "pets")) as data:
+        assert data.file is not None
+        dataset = load(str(data.file))
+        assert (len(dataset.train), len(dataset.test), dataset.names) == (4, 2, ("cat", "dog"))
+    assert not data.file.exists()
+
+
+def test_digits_travel_since_a_board_has_no_scikit_learn(lab: Path) -> None:
+    assert flash(*PI, "--data", "digits") == 0
+    with boot_volume(lab / "card.img") as volume:
+        (lab / "from-card.npz").write_bytes(volume.read("sparsyedge/data/digits.npz") or b"")
+    here, there = load("digits"), load("from-card.npz")
+    np.testing.assert_array_equal(here.train.x, there.train.x)
+    np.testing.assert_array_equal(here.train.y, there.train.y)
+    assert here.names == there.names
+
+
+def test_a_data_set_of_a_package_that_the_card_lacks_is_refused(
+    lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = lab / "site" / "toys-1.dist-info"
+    record.mkdir(parents=True)
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1\n")
+    (record / "entry_points.txt").write_text("[sparsyedge.datasets]\ntoy = toys:load\n")
+    monkeypatch.syspath_prepend(str(lab / "site"))
+    assert "a package that is installed here and not on the card; save its arrays" in failed(
+        capsys, *PI, "--data", "toy"
+    )
+
+
+def test_a_device_file_that_names_what_a_board_cannot_read_is_refused(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["coordinator", "token", "pi-07", "--dataset", "digits", "--out", DEVICE_FILE_NAME]) == 0
+    assert "add `--data digits`" in failed(capsys, *PI, "--device-file", DEVICE_FILE_NAME)
+    assert "--share goes into a new device file" in failed(
+        capsys, *PI, "--device-file", DEVICE_FILE_NAME, "--share", "0/2"
+    )
+    assert flash(*PI, "--device-file", DEVICE_FILE_NAME, "--data", "digits") == 0
 
 
 def test_a_series_has_ids_tokens_and_shares_of_its_own(lab: Path) -> None:
@@ -89,22 +203,30 @@ def test_an_expired_token_is_refused_before_a_card_is_made(lab: Path, capsys: py
 def test_bad_inputs_are_one_sentence_and_leave_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stock_image(lab / "armhf.img", ARMHF)
     add_wheel(lab / "house", "pip-25.1-py3-none-any.whl")
+    (lab / "empty").mkdir()
+    write_npz(lab / "text.npz", y_train=np.array(["cat", "dog", "cat", "dog"]))
+    write_npz(lab / "labels.npz", y_train=np.array([0, 1, 2, 3]))
     before = sorted(path.name for path in lab.iterdir())
     cases = {
         "is a 32-bit image": [*PI[:2], "armhf.img", *PI[3:]],
         "no image no.img": [*PI[:2], "no.img", *PI[3:]],
-        "allowed are 1 to 63 letters": [*PI[:-1], "pi/07"],
-        "has no wheel of sparsyedge": [*PI, "--wheelhouse", "house"],
-        "no wheelhouse nothing": [*PI, "--wheelhouse", "nothing"],
-        "allowed are an .npz file": [*PI, "--data", "nothing"],
-        "has 0 .npz files": [*PI, "--data", "house/"],
+        "allowed are 1 to 63 letters": [*PI[:6], "pi/07"],
+        "holds no wheel of sparsyedge": [*PI, "--wheelhouse", "house"],
+        "no wheelhouse nothing; leave out --wheelhouse": [*PI, "--wheelhouse", "nothing"],
+        "allowed are an .npz file, a folder of images": [*PI, "--data", "nothing"],
+        "has neither an .npz file nor folders of images": [*PI, "--data", "empty"],
+        "has 2 .npz files, needed is one": [*PI, "--data", "."],
+        "y_train in text.npz is text": [*PI, "--data", "text.npz"],
+        "label 2 of sample 2": [*PI, "--data", "labels.npz"],
         "needs --wifi-password-file": [*PI, "--wifi-ssid", "net"],
         "cannot read the Wi-Fi password": [*PI, "--wifi-ssid", "net", "--wifi-password-file", "no.txt"],
         "nowhere": [*PI, "--fleet-dir", "nowhere"],
         "allowed is a disk in /dev": [*PI, "--write", "card"],
         "write them one by one": [*PI, "--count", "2", "--write", "/dev/sdb"],
         "count is 0": [*PI, "--count", "0"],
-        "no sparsyedge wheel for aarch64": ["wheelhouse", "--out", "new"],
+        "no wheel nothing.whl": ["wheelhouse", "--out", "new", "--wheel", "nothing.whl"],
+        "wheels exists; remove it": ["wheelhouse", "--out", "wheels"],
+        "no authority in nowhere": ["wheelhouse", "--out", "new", "--fleet-dir", "nowhere"],
         "has no sparsyedge-device.json": ["verify", "os.img"],
         "cannot read image": ["verify", "no.img"],
     }
@@ -120,12 +242,11 @@ def test_a_wifi_password_comes_from_a_file(lab: Path) -> None:
 
 
 def test_a_phones_bundle_is_one_script_that_unpacks_itself(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    house = a_wheelhouse(lab / "house")
-    for name in ("numpy-2.0.0", "onnxruntime-1.23.2"):
-        add_wheel(house, f"{name}-cp311-cp311-manylinux2014_aarch64.whl")
-    assert flash("android", "--device-id", "phone-03", "--wheelhouse", "house") == 0
+    assert flash("android", "--device-id", "phone-03", "--wheelhouse", "wheels") == 0
     bundle = lab / "sparsyedge-phone-03.sh"
-    assert f"sh {bundle.name}" in capsys.readouterr().out
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"run `sh {bundle.name}` in Termux" in words
+    assert "`sparsyedge coordinator identities --dir fleet` lists phone-03" in words
     assert bundle.stat().st_mode & 0o777 == 0o600
     content = bundle.read_bytes()
     offset = int(content.split(b"PAYLOAD_OFFSET=")[1][:16])
@@ -154,3 +275,13 @@ def test_the_scripts_are_valid_shell(script: str) -> None:
 
     path = Path(package.__file__).parent / script
     subprocess.run(["sh", "-n", str(path)], check=True)
+
+
+def test_no_device_installs_from_an_index() -> None:
+    from sparsyedge.hardware import flash as package
+
+    installs = []
+    for path in Path(package.__file__).parent.rglob("*.sh"):
+        installs += re.findall(r"^.*\bpip\S* install\b.*$", path.read_text().replace("\\\n", ""), re.MULTILINE)
+    assert len(installs) == 2
+    assert all("--no-index" in line for line in installs)

@@ -1,0 +1,102 @@
+"""What a card needs of its fleet's authority: an identity, and its op library on record.
+
+It is asked by commands of `sparsyedge coordinator`, since this folder imports nothing but edge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.edge import cli
+from sparsyedge.edge.config import DataConfig
+from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile, read_device_file
+from sparsyedge.edge.errors import FlashError, SparsyedgeError
+from sparsyedge.hardware.flash.verify import as_utc
+
+__all__ = ["Inviter", "check_authority", "record_library"]
+
+
+@dataclass(frozen=True)
+class Inviter:
+    """Gives every device of a series its identity: a new one of the authority's, or the one that was made elsewhere."""
+
+    devices: list[str]
+    authority: Path
+    host: str | None
+    dataset: str | None
+    share: str | None
+    ready: DeviceFile | None = None
+
+    def __post_init__(self) -> None:
+        if self.ready is None:
+            return
+        _check_ready(self.ready, self.devices)
+        if self.share is not None:
+            raise FlashError("--share goes into a new device file; make that with `coordinator token --share` instead")
+
+    def invite(self, device: str) -> DeviceFile:
+        """The device's file, with the host that the user named and the data that travels with it."""
+        made = self.ready or self._ask(device)
+        data = made.data
+        if self.dataset and self.ready is not None:
+            data = DataConfig(dataset=self.dataset, partition=data.partition if data else None)
+        return msgspec.structs.replace(made, host=self.host or made.host, data=data)
+
+    def _ask(self, device: str) -> DeviceFile:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / DEVICE_FILE_NAME
+            command = ["token", device, "--dir", str(self.authority), "--out", str(path)]
+            command += ["--dataset", self.dataset] if self.dataset else []
+            command += ["--share", _share(self.share, self.devices.index(device))] if self.share else []
+            _coordinator(*command)
+            return read_device_file(path)
+
+
+def check_authority(folder: Path) -> None:
+    """Raise SparsyedgeError where there is no authority, before anything is built for it."""
+    _coordinator("library", "--dir", str(folder))
+
+
+def record_library(folder: Path, wheelhouse: Path) -> str:
+    """Put the op library of the wheelhouse on the authority's record, for `sign`; returns what it says about that."""
+    return _coordinator("library", str(wheelhouse), "--dir", str(folder)).rstrip()
+
+
+def _coordinator(*command: str) -> str:
+    """Run `sparsyedge coordinator ...` and return what it prints; raises its error."""
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = cli.main(["coordinator", *command])
+    if code:
+        raise SparsyedgeError(errors.getvalue().strip().removeprefix("sparsyedge: error: "))
+    return output.getvalue()
+
+
+def _check_ready(ready: DeviceFile, devices: list[str]) -> None:
+    if devices != [ready.device]:
+        raise FlashError(
+            f"the device file is for {ready.device} and the card for {', '.join(devices)}; "
+            "make one file per device, or leave out --device-file"
+        )
+    if ready.token is None:
+        raise FlashError(
+            f"the file of {ready.device} has no token any more; make another with "
+            f"`sparsyedge coordinator token {ready.device}`"
+        )
+    if ready.token_until is not None and ready.token_until < time.time():
+        raise FlashError(
+            f"the token in the file of {ready.device} expired at {as_utc(ready.token_until)}; make another with "
+            f"`sparsyedge coordinator token {ready.device}`"
+        )
+
+
+def _share(first: str, offset: int) -> str:
+    index, _, devices = first.partition("/")
+    return f"{int(index) + offset}/{devices}" if index.isdecimal() else first
