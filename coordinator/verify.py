@@ -8,14 +8,12 @@ import numpy as np
 
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.frame import max_frame_bytes
 from sparsyedge.edge.prune import removed_count
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.wire import FrameHeader, LazyFrame, decode_lazily
 
 __all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
-
-FRAME_SLACK_BYTES = 2 << 20
-"""Header and digest, and what zstd adds to bytes that it cannot compress."""
 
 
 def nonzero_budget(manifest: Manifest) -> int:
@@ -27,9 +25,8 @@ def nonzero_budget(manifest: Manifest) -> int:
 
 
 def max_update_bytes(manifest: Manifest) -> int:
-    """No frame of this model is larger: every value and a bit per entry for masks, uncompressed."""
-    entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
-    return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
+    """No update of this model is larger."""
+    return max_frame_bytes(manifest.shapes)
 
 
 def verify_update(

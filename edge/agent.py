@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -119,7 +120,9 @@ class Agent:
         supervisor: Supervisor | None = None,
         until_finished: bool = False,
         signing_key: str | None = None,
+        sign: Callable[[Offer], Offer] = lambda offer: offer,
     ) -> None:
+        """In a secured fleet, `signing_key` is whose artifacts are trained, and `sign` signs offers."""
         self._device = device
         self._courier = courier
         self._samples = samples
@@ -127,6 +130,7 @@ class Agent:
         self._idle_w = idle_w
         self._supplies = Supplies(courier, cache, signing_key=signing_key)
         self._outbox = outbox
+        self._sign = sign
         self._workbench = workbench
         self._job_path = job_path
         self._limits = limits
@@ -265,6 +269,7 @@ class Agent:
             artifacts = self._supplies.artifacts(task, roles=self._workbench.roles, wanted=wanted)
             self._workbench.put(artifacts, task.manifest.sha256)
         manifest = artifacts.manifest
+        self._supplies.check_bounds(task, manifest)
         check_fit(self._samples, manifest)
         if task.model_id == manifest.initial_model:
             return self._workbench.session(None, round_number=task.round), manifest
@@ -317,7 +322,7 @@ class Agent:
             samples=len(self._samples),
             report=self._report(task, recorder.snapshot(), trained, regrown=regrown),
         )
-        self._outbox.put(Pending(self._key(task), offer), coded.frame, task=task, residual=coded.residual)
+        self._outbox.put(Pending(self._key(task), self._sign(offer)), coded.frame, task=task, residual=coded.residual)
         if self._job_path is not None:
             self._job_path.unlink(missing_ok=True)
 
