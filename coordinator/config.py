@@ -11,6 +11,7 @@ from sparsyedge.coordinator.cohort import Policy
 from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.messages import MAX_EPOCHS
 from sparsyedge.edge.methods import MethodConfig, method_of
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.wire import DEFAULT_CODEC, Codec
@@ -79,7 +80,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     cohort_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
     data_dir: str | None = None
     fleet: Identifier = "default"
-    epochs: Positive = 1
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=MAX_EPOCHS)] = 1
     batch_size: Positive = 16
     codec: Codec = DEFAULT_CODEC
     """How the values of weights travel, both ways: `lossless`, `bf16` or `int8`."""

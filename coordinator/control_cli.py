@@ -76,6 +76,8 @@ def _devices(run_dir: Path, *, as_json: bool) -> int:
     console = Console()
     console.print(_table(members))
     for member in members:
+        if member.alarm:
+            console.print(f"alarm about {member.device}: {member.alarm}", highlight=False, markup=False)
         for refusal in member.refusals:
             console.print(_refusal(refusal), highlight=False, markup=False)
     return 0

@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -27,6 +27,7 @@ CREATE TABLE devices (
     samples INTEGER NOT NULL,
     software TEXT NOT NULL,
     unfit TEXT NOT NULL DEFAULT '',
+    alarm TEXT NOT NULL DEFAULT '',
     seen_at REAL NOT NULL
 );
 CREATE TABLE rounds (
@@ -51,6 +52,7 @@ CREATE TABLE updates (
     sha256 TEXT NOT NULL,
     bytes INTEGER NOT NULL,
     nonzeros INTEGER NOT NULL,
+    signature TEXT NOT NULL DEFAULT '',
     accepted_at REAL NOT NULL,
     PRIMARY KEY (round, device)
 );

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.access import make_link, manifest_signature, warn_of_unsigned_libraries
+from sparsyedge.coordinator.access import check_epochs, make_link, manifest_signature, warn_of_unsigned_libraries
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.evaluate import Evaluator, check_fit
 from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
@@ -24,7 +24,8 @@ from sparsyedge.coordinator.lock import RunLock
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.resume import resume_store
-from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.run_key import check_run_key, open_run_key
+from sparsyedge.coordinator.store import STORE_NAME, Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.checkpoint import read_initial_state
@@ -59,6 +60,8 @@ def prepare(
     artifacts = Artifacts.load(config.artifacts_path)
     _check_method(config, artifacts)
     manifest_signature(config)
+    check_epochs(config, artifacts.manifest.max_epochs)
+    check_run_key(config, is_new=not (config.run_path / STORE_NAME).is_file())
     warn_of_unsigned_libraries(config)
     dataset = load(config.dataset, config.data_path)
     check_fit(dataset, artifacts.manifest)
@@ -108,6 +111,7 @@ class Coordinator:
         self._connect = connect
         self._clock = clock
         self._interrupted = threading.Event()
+        self._is_new = False
 
     def interrupt(self) -> None:
         """Make `run` return soon, giving up the round that is open; safe in a signal handler and in any thread."""
@@ -147,6 +151,7 @@ class Coordinator:
         config = self._config
         if Store.exists(config.run_path):
             return resume_store(config, self._artifacts)
+        self._is_new = True
         return Store.create(
             config.run_path,
             name=config.name,
@@ -202,6 +207,7 @@ class Coordinator:
             interrupted=self._interrupted,
             check=check,
             clock=self._clock,
+            run_key=open_run_key(self._config, is_new=self._is_new),
         )
         outcome = leader.lead()
         # A run that was stopped before its first round closed has nothing that its user has not got already.

@@ -72,6 +72,7 @@ INBOX_BYTES: Final = 64 * 1024 * 1024
 """Messages beyond this are dropped: all of them are retained or repeated, and a device's memory is not ours to fill."""
 
 _UNSUPPORTED_VERSION: Final = 0x84
+_TAKEN_OVER: Final = 0x8E
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class Link:
         self._answered_early: set[int] = set()
         self._renewed: set[int] = set()
         self._last_arrival_s = 0.0
+        self._taken_over = 0
         self._protocol = MQTTProtocolVersion.MQTTv311
         self._packet_limit: int | None = None
 
@@ -370,8 +372,23 @@ class Link:
             was_up, self._up, self._gone = self._up, False, True
             self._changed.notify_all()
         self._give_up_opening(client)
-        if was_up and reason.is_failure:
+        if was_up and reason.value == _TAKEN_OVER:
+            self._note_taken_over()
+        elif was_up and reason.is_failure:
             log.warning("lost the broker at %s:%d: %s; connecting again", self.host, self.port, reason)
+
+    def _note_taken_over(self) -> None:
+        """Say that somebody else has connected under this name: once that may be a revocation, twice it is a copy."""
+        self._taken_over += 1
+        twin = "; another device has this one's identity: revoke it and enrol one of the two again"
+        log.warning(
+            "lost the broker at %s:%d: another connection has taken the name of %s (%d times since the start)%s",
+            self.host,
+            self.port,
+            self.identity,
+            self._taken_over,
+            twin if self._taken_over > 1 and self._tls else "; connecting again",
+        )
 
     def _give_up_opening(self, client: Client) -> None:
         """Keep a first connection that failed from being tried again: `open` decides about that."""
