@@ -26,6 +26,7 @@ from sparsyedge.coordinator.rounds import advance, restore
 from sparsyedge.coordinator.run_key import RunKey
 from sparsyedge.coordinator.stages import Closing, Open, Plan, Waiting
 from sparsyedge.coordinator.store import RunOutcome, Store
+from sparsyedge.coordinator.task_watch import TaskWatch
 from sparsyedge.coordinator.uploads import Uploads
 from sparsyedge.coordinator.verify import max_update_bytes
 from sparsyedge.edge.artifacts import Artifacts
@@ -89,6 +90,7 @@ class Leader:
         self._topics = Topics(config.fleet)
         self._outbox = Outbox(link, self._topics)
         chunk_bytes = link.chunk_bytes if isinstance(link, Link) else CHUNK_BYTES
+        self._task_watch = TaskWatch(self._outbox) if run_key else None
         seal = {"seal": run_key.seal} if run_key else {}
         self._board = Board(config, artifacts, self._outbox, chunk_bytes=chunk_bytes, **seal)
         self._uploads = Uploads()
@@ -119,6 +121,8 @@ class Leader:
             self._topics.catalogue,
         ):
             self._link.subscribe(pattern)
+        if self._task_watch:
+            self._link.subscribe(self._topics.round)
         self._note_waiting()
         try:
             self._go_on()
@@ -169,6 +173,8 @@ class Leader:
     def _tick(self, now_s: float) -> None:
         self._check()
         self._shut_out(now_s)
+        if self._task_watch:
+            self._task_watch.defend(now_s)
         self._flush_refusals()
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s
@@ -210,6 +216,10 @@ class Leader:
     def _read(self, received: Received) -> None:
         if received.topic == self._topics.catalogue:
             self._take_over(received)
+            return
+        if received.topic == self._topics.round:
+            if self._task_watch:
+                self._task_watch.note(received.payload, retained=received.retained)
             return
         message = inbox.read(self._topics, received)
         if message is not None and message.device in self._bans:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from sparsyedge.edge.channel import Channel
@@ -13,6 +15,9 @@ from sparsyedge.edge.transfer import chunk_of
 __all__ = ["Outbox"]
 
 log = logging.getLogger(__name__)
+
+REMEMBERED_TASKS = 64
+"""What was announced comes back to who watches the topic, perhaps after some more announcements."""
 
 
 class Outbox:
@@ -28,6 +33,7 @@ class Outbox:
         self._blobs: dict[str, tuple[Blob, Callable[[], bytes]]] = {}
         self._withdrawn: dict[str, Blob] = {}
         self._task: bytes = b""
+        self._announced: deque[bytes] = deque(maxlen=REMEMBERED_TASKS)
         self._up = False
 
     def renew(self) -> None:
@@ -38,7 +44,7 @@ class Outbox:
         self._publish_catalogue()
         for blob, read in list(self._blobs.values()):
             self._publish_chunks(blob, read())
-        self._publish(self._topics.round, self._task, retain=True)
+        self.repeat_task()
 
     def put(self, blob: Blob, read: Callable[[], bytes]) -> None:
         """Offer a blob for download; `read` gives its content, now and after every reconnect."""
@@ -68,7 +74,16 @@ class Outbox:
     def announce(self, task: RoundTask) -> None:
         """Say what the fleet does now."""
         self._task = encode(task)
+        self.repeat_task()
+
+    def repeat_task(self) -> None:
+        """Say once more what the fleet does now."""
+        self._announced.append(hashlib.sha256(self._task).digest())
         self._publish(self._topics.round, self._task, retain=True)
+
+    def has_announced(self, task: bytes) -> bool:
+        """Whether a message on the task's topic is one of ours."""
+        return hashlib.sha256(task).digest() in self._announced
 
     def reply(self, device: str, reply: Reply) -> None:
         """Answer an offer."""
