@@ -34,6 +34,8 @@ class Outbox:
         self._withdrawn: dict[str, Blob] = {}
         self._task: bytes = b""
         self._announced: deque[bytes] = deque(maxlen=REMEMBERED_TASKS)
+        self._cleared = 0
+        """How often the task was said to be none."""
         self._up = False
 
     def renew(self) -> None:
@@ -78,11 +80,17 @@ class Outbox:
 
     def repeat_task(self) -> None:
         """Say once more what the fleet does now."""
-        self._announced.append(hashlib.sha256(self._task).digest())
+        if self._task:
+            self._announced.append(hashlib.sha256(self._task).digest())
+        else:
+            self._cleared += 1
         self._publish(self._topics.round, self._task, retain=True)
 
     def has_announced(self, task: bytes) -> bool:
-        """Whether a message on the task's topic is one of ours."""
+        """Whether a message on the task's topic is one of ours, of which each comes back once."""
+        if not task and self._cleared:
+            self._cleared -= 1
+            return True
         return hashlib.sha256(task).digest() in self._announced
 
     def reply(self, device: str, reply: Reply) -> None:

@@ -57,6 +57,9 @@ MESSAGE_EXPIRY_S: Final = 600
 CONNACK_TIMEOUT_S: Final = 5.0
 RETRY_OPEN_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 2.0
+SHORT_LIFE_S: Final = 30.0
+SHORT_LIVES: Final = 3
+"""A broker that takes a device in and ends the connection so soon, so often, is likely to have two of that name."""
 SILENCE_S: Final = 15.0
 """A broker that leaves a SUBSCRIBE unanswered and sends nothing for so long has forgotten the connection."""
 
@@ -72,7 +75,6 @@ INBOX_BYTES: Final = 64 * 1024 * 1024
 """Messages beyond this are dropped: all of them are retained or repeated, and a device's memory is not ours to fill."""
 
 _UNSUPPORTED_VERSION: Final = 0x84
-_TAKEN_OVER: Final = 0x8E
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class Link:
         self._answered_early: set[int] = set()
         self._renewed: set[int] = set()
         self._last_arrival_s = 0.0
-        self._taken_over = 0
+        self._connected_s = 0.0
+        self._short_lives = 0
         self._protocol = MQTTProtocolVersion.MQTTv311
         self._packet_limit: int | None = None
 
@@ -352,6 +355,7 @@ class Link:
             return
         with self._changed:
             self._up = self._opened = True
+            self._connected_s = time.monotonic()
             self._packet_limit = getattr(properties, "MaximumPacketSize", None)
             self._unanswered.clear()
             self._answered_early.clear()
@@ -372,22 +376,19 @@ class Link:
             was_up, self._up, self._gone = self._up, False, True
             self._changed.notify_all()
         self._give_up_opening(client)
-        if was_up and reason.value == _TAKEN_OVER:
-            self._note_taken_over()
-        elif was_up and reason.is_failure:
-            log.warning("lost the broker at %s:%d: %s; connecting again", self.host, self.port, reason)
+        if was_up and reason.is_failure:
+            hint = self._note_short_life()
+            log.warning("lost the broker at %s:%d: %s; connecting again%s", self.host, self.port, reason, hint)
 
-    def _note_taken_over(self) -> None:
-        """Say that somebody else has connected under this name: once that may be a revocation, twice it is a copy."""
-        self._taken_over += 1
-        twin = "; another device has this one's identity: revoke it and enrol one of the two again"
-        log.warning(
-            "lost the broker at %s:%d: another connection has taken the name of %s (%d times since the start)%s",
-            self.host,
-            self.port,
-            self.identity,
-            self._taken_over,
-            twin if self._taken_over > 1 and self._tls else "; connecting again",
+    def _note_short_life(self) -> str:
+        """What to think of a connection that was lost, in words; Mosquitto 2.0 does not say why it ends one."""
+        is_short = time.monotonic() - self._connected_s < SHORT_LIFE_S
+        self._short_lives = self._short_lives + 1 if is_short else 0
+        if self._short_lives < SHORT_LIVES or not (self._tls and self._has_status):
+            return ""
+        return (
+            f". It has ended {self._short_lives} connections in a row within {SHORT_LIFE_S:g} s: unless the broker has "
+            f"a fault, another device has this one's identity; revoke it and enrol one of the two again"
         )
 
     def _give_up_opening(self, client: Client) -> None:
