@@ -169,6 +169,23 @@ def test_a_round_that_is_over_is_not_taken_again_after_a_restart(attacked: Attac
     assert "round 1 of run r1 is over" in trust.alarm
 
 
+def test_devices_go_on_with_a_run_whose_coordinator_was_started_again(attacked: Attacked) -> None:
+    run = attacked.start()
+    for device in attacked.devices.values():
+        device.deliver(device.until_round(1))
+    for device in attacked.devices.values():
+        device.until_round(2)
+    run.coordinator.interrupt()
+    run.result()
+    for device in attacked.devices.values():
+        device.until(lambda device=device: device.task is not None and device.task.state == "finished")  # type: ignore[misc]
+    run = attacked.start()
+    for device in attacked.devices.values():
+        assert isinstance(device.deliver(device.until_round(2)), Accepted)
+    assert run.result().run.state == "finished"
+    assert all(device.trust is not None and device.trust.refused == 0 for device in attacked.devices.values())
+
+
 def test_a_broker_cannot_invent_or_alter_an_update(attacked: Attacked) -> None:
     run = attacked.start()
     victim, other = attacked.devices.values()

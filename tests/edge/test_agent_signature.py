@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 
 import pytest
@@ -148,3 +149,18 @@ def test_a_device_of_a_fleet_without_an_authority_asks_for_no_signature(
     coordinator.announce(round_task())
     make_agent().run()
     assert coordinator.sent("offer")
+
+
+def test_artifacts_that_the_disk_has_no_room_for_are_not_fetched(
+    coordinator: Coordinator, make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = os.statvfs_result((4096, 4096, 100, 1, 1, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    agent = make_agent()
+    agent._courier.task = round_task()
+    agent._take_turn()
+    status = decode(coordinator.sent("status")[-1], DeviceStatus)
+    assert "has 4096 free; make room there" in status.unfit
+    # Somebody may make room: only this round is declined.
+    assert status.unfit_round == 1
+    assert len(coordinator.fetched) == 1, "the manifest alone"
