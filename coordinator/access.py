@@ -12,10 +12,17 @@ from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.enrolment import serving
 from sparsyedge.coordinator.signing import load_signature, unsigned_libraries
 from sparsyedge.edge.config import BrokerConfig
-from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.link import Link
 
-__all__ = ["answering", "make_link", "manifest_signature", "open_authority", "warn_of_unsigned_libraries"]
+__all__ = [
+    "answering",
+    "check_epochs",
+    "make_link",
+    "manifest_signature",
+    "open_authority",
+    "warn_of_unsigned_libraries",
+]
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +72,16 @@ def warn_of_unsigned_libraries(config: RunConfig) -> None:
             config.artifacts_path,
             config.artifacts_path,
             authority.folder if authority else "",
+        )
+
+
+def check_epochs(config: RunConfig, max_epochs: int) -> None:
+    """Raise ArtifactError where the devices of a secured fleet would refuse the run's number of epochs."""
+    if config.authority is not None and config.epochs > max_epochs:
+        raise ArtifactError(
+            f"key `epochs` has value {config.epochs}, the signed artifacts in {config.artifacts_path} allow "
+            f"{max_epochs}; lower it, or run `sparsyedge coordinator sign {config.artifacts_path} --max-epochs "
+            f"{config.epochs}`"
         )
 
 

@@ -3,8 +3,9 @@
     fleet.json                 what was asked for at init: fleet, hosts, ports
     ca.pem, ca.key             the authority            server.pem, server.key   the broker's listeners
     coordinator.pem, .key      the coordinator          coordinator-ca.pem       who certified it; that key is not kept
-    signing.pub, signing.key   Ed25519, for artifacts   crl.pem                  revoked certificates
-    authority.sqlite           hashes of tokens, certificates, refusals (ledger.py)
+    signing.pub, signing.key   Ed25519, for artifacts and run keys
+    crl.pem                    revoked certificates
+    authority.sqlite           hashes of tokens, certificates, run keys, refusals (ledger.py)
     mosquitto.conf, members.acl, newcomers.acl, coordinator.acl
 
 Whoever reads the folder is the fleet's master; all keys in it are readable by its owner alone.

@@ -25,6 +25,7 @@ from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import DataConfig, PartitionConfig
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, write_device_file
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.messages import MAX_EPOCHS
 
 __all__ = ["COMMANDS", "add_commands", "main"]
 
@@ -55,7 +56,17 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     ban = commands.add_parser("revoke", help="shut a device out, also one that is connected")
     ban.add_argument("device", metavar="DEVICE_ID")
     sign = commands.add_parser("sign", help="sign artifacts, as the devices of a secured fleet want them")
-    sign.add_argument("artifacts", type=Path, metavar="ARTIFACTS")
+    sign.add_argument("artifacts", type=Path, nargs="?", metavar="ARTIFACTS")
+    sign.add_argument(
+        "--run",
+        type=Path,
+        metavar="RUN.toml",
+        help="certify this run's key, for a coordinator that has no signing key, or once more; devices then refuse "
+        "the certificates of earlier runs",
+    )
+    sign.add_argument(
+        "--max-epochs", type=int, metavar="N", help="what devices train in one round at most (default: 1000)"
+    )
     sign.add_argument(
         "--op-library",
         type=Path,
@@ -92,7 +103,7 @@ def main(arguments: argparse.Namespace) -> int:
         case "library":
             return _library(authority, arguments.wheels, arguments.forget)
         case "sign":
-            return _sign(authority, arguments.artifacts, arguments.op_library)
+            return _sign(authority, arguments)
         case "enrol":
             return _enrol(authority)
         case _:
@@ -203,11 +214,35 @@ def _revoke(authority: Authority, device: str) -> int:
     return 0
 
 
-def _sign(authority: Authority, artifacts: Path, libraries: list[Path]) -> int:
+def _sign(authority: Authority, arguments: argparse.Namespace) -> int:
+    limit = arguments.max_epochs
+    if arguments.artifacts is None and (arguments.run is None or arguments.op_library or limit is not None):
+        raise ConfigError("nothing says what to sign; give the folder of artifacts, or `--run RUN.toml`, or both")
+    if limit is not None and not 1 <= limit <= MAX_EPOCHS:
+        raise ConfigError(f"`--max-epochs` is {limit}; allowed are 1 to {MAX_EPOCHS}")
+    if arguments.artifacts is not None:
+        _sign_artifacts(authority, arguments.artifacts, arguments.op_library, max_epochs=limit)
+    if arguments.run is not None:
+        _certify(authority, arguments.run)
+    return 0
+
+
+def _certify(authority: Authority, run: Path) -> None:
     # Here, because it brings more along than the others need.
+    from sparsyedge.coordinator.config import load_run_config
+    from sparsyedge.coordinator.run_key import CERTIFICATE_NAME, KEY_NAME, certify_run
+
+    config = load_run_config(run)
+    certificate = certify_run(authority, config)
+    _say(f"certified the key of run {config.name} of fleet {config.fleet}, serial {certificate.serial}")
+    _say(f"a coordinator on another machine needs {KEY_NAME} and {CERTIFICATE_NAME} of {config.run_path} there")
+
+
+def _sign_artifacts(authority: Authority, artifacts: Path, libraries: list[Path], *, max_epochs: int | None) -> None:
+    # Here, as above.
     from sparsyedge.coordinator.signing import sign
 
-    signed = sign(authority, artifacts, libraries)
+    signed = sign(authority, artifacts, libraries, max_epochs=max_epochs)
     listed = ", ".join(f"{library.platform} ({library.sha256[:12]}...)" for library in signed.manifest.op_libraries)
     _say(f"signed {artifacts} with key {authority.signing_key[:12]}..., for the op libraries of {listed}")
     if not any("aarch64" in library.platform for library in signed.manifest.op_libraries):
@@ -216,7 +251,6 @@ def _sign(authority: Authority, artifacts: Path, libraries: list[Path]) -> int:
             "`sparsyedge flash` records what it puts on cards, or run `sparsyedge coordinator library WHEEL "
             f"--dir {authority.folder}`, then sign again"
         )
-    return 0
 
 
 def _library(authority: Authority, wheels: list[Path], forgotten: str | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -25,12 +26,20 @@ class Board:
     """Keeps the retained state of a run in step with its rounds."""
 
     def __init__(
-        self, config: RunConfig, artifacts: Artifacts, outbox: Outbox, *, chunk_bytes: int = CHUNK_BYTES
+        self,
+        config: RunConfig,
+        artifacts: Artifacts,
+        outbox: Outbox,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        seal: Callable[[RoundTask], RoundTask] = lambda task: task,
     ) -> None:
+        """`seal` signs tasks, in a secured fleet."""
         self._config = config
         self._manifest = artifacts.manifest
         self._outbox = outbox
         self._chunk_bytes = chunk_bytes
+        self._seal = seal
         self._task: RoundTask | None = None
         for role, file in artifacts.manifest.files.items():
             outbox.put(self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), artifacts.path(role).read_bytes)
@@ -113,4 +122,4 @@ class Board:
 
     def _announce(self, task: RoundTask) -> None:
         self._task = task
-        self._outbox.announce(task)
+        self._outbox.announce(self._seal(task))

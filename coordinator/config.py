@@ -12,6 +12,7 @@ from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.messages import MAX_EPOCHS
 from sparsyedge.edge.methods import MethodConfig, method_of
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.wire import DEFAULT_CODEC, Codec
@@ -96,7 +97,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """The model that round 1 starts from: a run directory, an .npz or a .safetensors; else the export's."""
     fleet: Identifier = "default"
     """The fleet whose devices train."""
-    epochs: Positive = 1
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=MAX_EPOCHS)] = 1
     """How often a device goes through its samples in a round."""
     batch_size: Positive = 16
     """How many samples a step takes."""

@@ -137,6 +137,8 @@ def _reasons(member: MemberRecord) -> list[str]:
     reasons = [f"unfit: {member.unfit}"] if member.unfit else []
     if member.quarantined_until:
         reasons.append(f"left out until round {member.quarantined_until}: {member.quarantine}")
+    if member.alarm:
+        reasons.append(f"alarm: {member.alarm}")
     if member.refusals:
         last = max(member.refusals, key=lambda refusal: refusal.round)
         times = f" ({last.count}x)" if last.count > 1 else ""

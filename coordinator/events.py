@@ -61,6 +61,8 @@ class RefusalKind(enum.StrEnum):
     """An upload that did not end with its round."""
     REPORT = "report"
     """What a round cost, of a device that has no update in it."""
+    FORGED = "forged"
+    """An offer that the device did not sign."""
     REVOKED = "revoked"
     KEPT = "kept"
     """A message that the broker was asked to keep, though it only passes through."""

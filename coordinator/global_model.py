@@ -142,6 +142,7 @@ class GlobalModel:
             sha256=offer.update.sha256,
             bytes=len(frame),
             nonzeros=read_header(frame).entries,
+            signature=offer.signature,
         )
         self._store.accept_update(update, offer.report)
 

@@ -115,7 +115,7 @@ def _read_status(device: str, payload: bytes) -> StatusChanged | None:
         return None
     status = decode(payload, DeviceStatus)
     _check_numbers(samples=status.samples)
-    _check_text(boot_id=status.boot_id, software=status.software, unfit=status.unfit)
+    _check_text(boot_id=status.boot_id, software=status.software, unfit=status.unfit, alarm=status.alarm)
     return StatusChanged(device, status)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from sparsyedge.coordinator import events, inbox
+from sparsyedge.coordinator.alarms import Alarms
 from sparsyedge.coordinator.bans import BANNED, Bans
 from sparsyedge.coordinator.board import Board
 from sparsyedge.coordinator.config import RunConfig
@@ -21,10 +22,13 @@ from sparsyedge.coordinator.events import RefusalKind
 from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.outbox import Outbox
+from sparsyedge.coordinator.proofs import UNPROVEN, Proofs
 from sparsyedge.coordinator.refusals import Refusals
 from sparsyedge.coordinator.rounds import advance, restore
+from sparsyedge.coordinator.run_key import RunKey
 from sparsyedge.coordinator.stages import Closing, Open, Plan, Waiting
 from sparsyedge.coordinator.store import RunOutcome, Store
+from sparsyedge.coordinator.task_watch import TaskWatch
 from sparsyedge.coordinator.uploads import Uploads
 from sparsyedge.coordinator.verify import max_update_bytes
 from sparsyedge.edge.artifacts import Artifacts
@@ -81,6 +85,7 @@ class Leader:
         interrupted: threading.Event,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        run_key: RunKey | None = None,
     ) -> None:
         self._config = config
         self._link = link
@@ -91,7 +96,9 @@ class Leader:
         self._topics = Topics(config.fleet)
         self._outbox = Outbox(link, self._topics)
         chunk_bytes = link.chunk_bytes if isinstance(link, Link) else CHUNK_BYTES
-        self._board = Board(config, artifacts, self._outbox, chunk_bytes=chunk_bytes)
+        self._task_watch = TaskWatch(self._outbox) if run_key else None
+        seal = {"seal": run_key.seal} if run_key else {}
+        self._board = Board(config, artifacts, self._outbox, chunk_bytes=chunk_bytes, **seal)
         self._uploads = Uploads()
         self._progress = store.progress()
         self._state = restore(
@@ -113,6 +120,8 @@ class Leader:
         self._interrupted = interrupted
         self._check = check
         self._bans = Bans(config)
+        self._proofs = Proofs(config)
+        self._alarms = Alarms()
         self._ticked_s = self._touched_s = self._reminded_s = clock()
 
     def lead(self) -> RunOutcome:
@@ -126,6 +135,8 @@ class Leader:
             self._link.subscribe(pattern, as_published=True)
         for pattern in (self._topics.status("+"), self._topics.catalogue):
             self._link.subscribe(pattern)
+        if self._task_watch:
+            self._link.subscribe(self._topics.round)
         self._note_waiting()
         try:
             self._go_on()
@@ -177,6 +188,8 @@ class Leader:
     def _tick(self, now_s: float) -> None:
         self._check()
         self._shut_out(now_s)
+        if self._task_watch:
+            self._task_watch.defend(now_s)
         self._refusals.flush()
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s
@@ -221,6 +234,10 @@ class Leader:
         if received.topic == self._topics.catalogue:
             self._take_over(received)
             return
+        if received.topic == self._topics.round:
+            if self._task_watch:
+                self._task_watch.note(received.payload, retained=received.retained)
+            return
         message = inbox.read(self._topics, received)
         if message is not None and message.device in self._bans:
             self._count_refusal(message.device, RefusalKind.REVOKED, BANNED)
@@ -229,15 +246,16 @@ class Leader:
             case inbox.StatusChanged():
                 self._note_status(message)
             case inbox.OfferMade(device, offer):
-                event = events.OfferReceived(
-                    device=device,
-                    run=offer.run,
-                    round=offer.round,
-                    base=offer.base,
-                    update=offer.update.sha256,
-                    bytes=offer.update.bytes,
-                )
-                self._feed(event, offer)
+                if self._is_proven(device, offer):
+                    event = events.OfferReceived(
+                        device=device,
+                        run=offer.run,
+                        round=offer.round,
+                        base=offer.base,
+                        update=offer.update.sha256,
+                        bytes=offer.update.bytes,
+                    )
+                    self._feed(event, offer)
             case inbox.Chunk() as chunk:
                 self._put_chunk(chunk)
             case inbox.Reported(device, report):
@@ -249,6 +267,16 @@ class Leader:
                 self._count_refusal(device, RefusalKind.UNREADABLE, reason)
             case None:
                 log.debug("nothing to do about a message on %s", received.topic)
+
+    def _is_proven(self, device: str, offer: Offer) -> bool:
+        """Whether an offer is the device's own. A forged one is counted and not answered.
+
+        The answer would reach the device itself, which may have made the same update: it would drop it.
+        """
+        if self._proofs.holds(device, offer):
+            return True
+        self._count_refusal(device, RefusalKind.FORGED, UNPROVEN, round_number=offer.round)
+        return False
 
     def _take_over(self, received: Received) -> None:
         """Clear what another coordinator has left; what comes without having been kept is our own word."""
@@ -276,6 +304,13 @@ class Leader:
             self._store.note_device(device, status)
             log.info("device %s is %s", device, status.state)
             self._note_waiting()
+        self._note_alarm(device, status)
+
+    def _note_alarm(self, device: str, status: DeviceStatus) -> None:
+        alarm = self._alarms.note(device, status, self._clock())
+        if alarm is not None:
+            self._store.note_alarm(device, alarm)
+            log.warning("device %s: %s", device, alarm or "nothing is wrong about it any more")
 
     def _note_fitness(self, device: str, status: DeviceStatus) -> None:
         if self._unfit.pop(device, "") != status.unfit and status.unfit:

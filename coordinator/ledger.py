@@ -1,4 +1,4 @@
-"""authority.sqlite: which tokens, certificates and refusals there are. Of a token, only its hash is stored."""
+"""authority.sqlite: tokens, certificates, run keys and refusals. Of a token, only its hash is stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ CREATE TABLE IF NOT EXISTS certificates (
     device TEXT NOT NULL,
     issued_at REAL NOT NULL,
     expires_at REAL NOT NULL,
-    revoked_at REAL
+    revoked_at REAL,
+    certificate TEXT NOT NULL DEFAULT ''
+);
+CREATE TABLE IF NOT EXISTS runs (
+    serial INTEGER PRIMARY KEY,
+    run TEXT NOT NULL,
+    key TEXT NOT NULL,
+    led INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS refusals (
     device TEXT NOT NULL,
@@ -81,12 +88,30 @@ class Ledger:
             self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)
             self._db.row_factory = sqlite3.Row
             self._db.executescript(SCHEMA)
+            self._add_certificates()
         except sqlite3.Error as error:
             raise SecurityError(f"cannot open the ledger {path}: {error}; restore it from a backup") from error
 
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
+
+    def _add_certificates(self) -> None:
+        """Bring a ledger up to date that was made when certificates were kept with their tokens alone."""
+        if self._keeps_certificates():
+            return
+        with self._db as db:
+            db.execute("BEGIN IMMEDIATE")
+            if self._keeps_certificates():  # another process was faster
+                return
+            db.execute("ALTER TABLE certificates ADD COLUMN certificate TEXT NOT NULL DEFAULT ''")
+            db.execute(
+                "UPDATE certificates SET certificate = COALESCE((SELECT t.certificate FROM tokens t "
+                "WHERE t.device = certificates.device), '') WHERE revoked_at IS NULL"
+            )
+
+    def _keeps_certificates(self) -> bool:
+        return any(row["name"] == "certificate" for row in self._db.execute("PRAGMA table_info(certificates)"))
 
     # ---- tokens ------------------------------------------------------------------------------------------------------
 
@@ -128,10 +153,19 @@ class Ledger:
                 "UPDATE certificates SET revoked_at = ? WHERE device = ? AND revoked_at IS NULL", (now_s, device)
             )
             db.execute(
-                "INSERT INTO certificates (serial, device, issued_at, expires_at) VALUES (?, ?, ?, ?)",
-                (f"{serial:x}", device, now_s, expires_at),
+                "INSERT INTO certificates (serial, device, issued_at, expires_at, certificate) VALUES (?, ?, ?, ?, ?)",
+                (f"{serial:x}", device, now_s, expires_at, certificate),
             )
         return True
+
+    def certificate(self, device: str) -> str | None:
+        """The device's newest certificate, as PEM, revoked or not; None where it has none, or it is not on record."""
+        row = self._db.execute(
+            "SELECT certificate FROM certificates WHERE device = ? AND certificate != '' "
+            "ORDER BY issued_at DESC LIMIT 1",
+            (device,),
+        ).fetchone()
+        return None if row is None else str(row["certificate"])
 
     def was_member(self, device: str) -> bool:
         """Whether a certificate of the device has been revoked."""
@@ -176,6 +210,35 @@ class Ledger:
             {"device": device},
         ).fetchone()
         return row is not None
+
+    # ---- run keys ----------------------------------------------------------------------------------------------------
+
+    def next_run_serial(self, run: str, key: str) -> int:
+        """A serial for a run's certificate, higher than all before.
+
+        Never below the time: a ledger that came back from an old backup must not give out serials that devices have
+        seen.
+        """
+        with self._db as db:
+            row = db.execute(
+                "INSERT INTO runs (serial, run, key) SELECT MAX(COALESCE(MAX(serial), 0) + 1, ?), ?, ? FROM runs "
+                "RETURNING serial",
+                (int(time.time()), run, key),
+            ).fetchone()
+        return int(row["serial"])
+
+    def note_led(self, serial: int, *, run: str, key: str) -> None:
+        """Record that devices have been sent tasks under this certificate, which may come from another machine."""
+        with self._db as db:
+            db.execute(
+                "INSERT INTO runs (serial, run, key, led) VALUES (?, ?, ?, 1) "
+                "ON CONFLICT (serial) DO UPDATE SET led = 1",
+                (serial, run, key),
+            )
+
+    def last_led(self) -> int:
+        """The highest serial that devices may have seen; 0 before the first run."""
+        return int(self._db.execute("SELECT COALESCE(MAX(serial), 0) FROM runs WHERE led").fetchone()[0])
 
     # ---- refusals ----------------------------------------------------------------------------------------------------
 

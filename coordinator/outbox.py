@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from sparsyedge.edge.channel import Channel
@@ -13,6 +15,9 @@ from sparsyedge.edge.transfer import chunk_of
 __all__ = ["Outbox"]
 
 log = logging.getLogger(__name__)
+
+REMEMBERED_TASKS = 64
+"""What was announced comes back to who watches the topic, perhaps after some more announcements."""
 
 
 class Outbox:
@@ -28,6 +33,9 @@ class Outbox:
         self._blobs: dict[str, tuple[Blob, Callable[[], bytes]]] = {}
         self._withdrawn: dict[str, Blob] = {}
         self._task: bytes = b""
+        self._announced: deque[bytes] = deque(maxlen=REMEMBERED_TASKS)
+        self._cleared = 0
+        """How often the task was said to be none."""
         self._up = False
 
     def renew(self) -> None:
@@ -38,7 +46,7 @@ class Outbox:
         self._publish_catalogue()
         for blob, read in list(self._blobs.values()):
             self._publish_chunks(blob, read())
-        self._publish(self._topics.round, self._task, retain=True)
+        self.repeat_task()
 
     def put(self, blob: Blob, read: Callable[[], bytes]) -> None:
         """Offer a blob for download; `read` gives its content, now and after every reconnect."""
@@ -68,11 +76,26 @@ class Outbox:
     def announce(self, task: RoundTask) -> None:
         """Say what the fleet does now."""
         self._task = encode(task)
+        self.repeat_task()
+
+    def repeat_task(self) -> None:
+        """Say once more what the fleet does now."""
+        if self._task:
+            self._announced.append(hashlib.sha256(self._task).digest())
+        else:
+            self._cleared += 1
         self._publish(self._topics.round, self._task, retain=True)
 
     def forget(self, topic: str) -> None:
         """Have the broker forget what somebody else had it keep."""
         self._publish(topic, b"", retain=True)
+
+    def has_announced(self, task: bytes) -> bool:
+        """Whether a message on the task's topic is one of ours, of which each comes back once."""
+        if not task and self._cleared:
+            self._cleared -= 1
+            return True
+        return hashlib.sha256(task).digest() in self._announced
 
     def reply(self, device: str, reply: Reply) -> None:
         """Answer an offer."""

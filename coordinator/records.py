@@ -190,6 +190,8 @@ class MemberRecord:
     refusals: tuple[RefusalRecord, ...]
     unfit: str = ""
     """Why it does not train although it is online, in its own words; empty where it may."""
+    alarm: str = ""
+    """What else is wrong about it: two devices with its identity, tasks that somebody forged."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -36,6 +36,7 @@ CREATE TABLE devices (
     unfit TEXT NOT NULL DEFAULT '',
     quarantined_until INTEGER NOT NULL DEFAULT 0,
     quarantine TEXT NOT NULL DEFAULT '',
+    alarm TEXT NOT NULL DEFAULT '',
     seen_at REAL NOT NULL
 );
 CREATE TABLE rounds (
@@ -60,6 +61,7 @@ CREATE TABLE updates (
     sha256 TEXT NOT NULL,
     bytes INTEGER NOT NULL,
     nonzeros INTEGER NOT NULL,
+    signature TEXT NOT NULL DEFAULT '',
     accepted_at REAL NOT NULL,
     PRIMARY KEY (round, device)
 );

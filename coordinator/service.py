@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.access import make_link, manifest_signature, warn_of_unsigned_libraries
+from sparsyedge.coordinator.access import check_epochs, make_link, manifest_signature, warn_of_unsigned_libraries
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.evaluate import Evaluator, evaluation_samples, global_sparsity
 from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
@@ -25,7 +25,8 @@ from sparsyedge.coordinator.lock import RunLock
 from sparsyedge.coordinator.observer import Observer
 from sparsyedge.coordinator.records import RunSummary
 from sparsyedge.coordinator.resume import resume_store
-from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.run_key import check_run_key, open_run_key
+from sparsyedge.coordinator.store import STORE_NAME, Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.checkpoint import read_initial_state
@@ -65,6 +66,8 @@ def prepare(
     _check_method(config, artifacts)
     check_deliverable(artifacts)
     manifest_signature(config)
+    check_epochs(config, artifacts.manifest.max_epochs)
+    check_run_key(config, is_new=not (config.run_path / STORE_NAME).is_file())
     warn_of_unsigned_libraries(config)
     dataset = load(config.dataset, config.data_path)
     samples = evaluation_samples(dataset, artifacts.manifest)
@@ -121,6 +124,7 @@ class Coordinator:
         self._connect = connect
         self._clock = clock
         self._interrupted = threading.Event()
+        self._is_new = False
 
     def interrupt(self) -> None:
         """Make `run` return soon, giving up the round that is open; safe in a signal handler and in any thread."""
@@ -160,6 +164,7 @@ class Coordinator:
         config = self._config
         if Store.exists(config.run_path):
             return resume_store(config, self._artifacts, tell=self._observer.note)
+        self._is_new = True
         keep_beginning(config, self._artifacts, self._initial)
         for sentence in self._describe_origin():
             self._observer.note(sentence)
@@ -231,6 +236,7 @@ class Coordinator:
             interrupted=self._interrupted,
             check=check,
             clock=self._clock,
+            run_key=open_run_key(self._config, is_new=self._is_new),
         )
         outcome = leader.lead()
         # A run that was stopped before its first round closed has nothing that its user has not got already.

@@ -19,17 +19,20 @@ from sparsyedge.edge.storage import write_atomically
 __all__ = ["load_signature", "sign", "unsigned_libraries"]
 
 
-def sign(authority: Authority, directory: Path, libraries: Sequence[Path] = ()) -> Artifacts:
+def sign(
+    authority: Authority, directory: Path, libraries: Sequence[Path] = (), *, max_epochs: int | None = None
+) -> Artifacts:
     """Sign artifacts for the op libraries that the fleet has; the manifest is written anew with their hashes in it.
 
     Those are this installation's, the ones on record in the authority's folder, and `libraries` (wheels, or the
-    libraries themselves).
+    libraries themselves). Devices train `max_epochs` per round at most; what was signed before where it is left out.
     """
     artifacts = Artifacts.load(directory)
     contents = [library_content(path) for path in (library_path(), *libraries)]
     meant = {OpLibrary(platform_of(content), hashlib.sha256(content).hexdigest()) for content in contents}
     listed = sorted(meant | set(known_libraries(authority.folder)), key=msgspec.structs.astuple)
-    manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(listed))
+    limit = artifacts.manifest.max_epochs if max_epochs is None else max_epochs
+    manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(listed), max_epochs=limit)
     signed = Artifacts(directory, manifest)
     # A crash in between leaves a signature that does not fit, which is refused, and never one that fits something else.
     signed.save_manifest()

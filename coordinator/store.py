@@ -37,6 +37,8 @@ class AcceptedUpdate:
     bytes: int
     nonzeros: int
     """Values that travelled: the weights that are kept, and all of the other tensors."""
+    signature: str = ""
+    """The device's, of its offer; empty in a fleet without an authority."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +176,11 @@ class Store(StoreReader):
                 (device, status.state == "online", status.samples, status.software, status.unfit, time.time()),
             )
 
+    def note_alarm(self, device: str, alarm: str) -> None:
+        """Record what is wrong about a device beyond a message of it."""
+        with self._transaction() as db:
+            db.execute("UPDATE devices SET alarm = ? WHERE device = ?", (alarm, device))
+
     def open_round(
         self, round_number: int, *, base: str, base_nonzeros: int, learning_rate: float, cohort: tuple[str, ...]
     ) -> None:
@@ -202,8 +209,8 @@ class Store(StoreReader):
         """Record an update and what it cost so far; a second one of the same device and round is a fault of ours."""
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO updates (round, device, samples, sha256, bytes, nonzeros, accepted_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO updates (round, device, samples, sha256, bytes, nonzeros, signature, accepted_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     update.round,
                     update.device,
@@ -211,6 +218,7 @@ class Store(StoreReader):
                     update.sha256,
                     update.bytes,
                     update.nonzeros,
+                    update.signature,
                     time.time(),
                 ),
             )

@@ -131,6 +131,11 @@ class StoreReader:
         rows = self._db.execute("SELECT device, sha256 FROM updates WHERE round = ?", (round_number,))
         return {row["device"]: row["sha256"] for row in rows}
 
+    def signatures(self, round_number: int) -> dict[str, str]:
+        """The device's signature of every accepted update of a round, by device."""
+        rows = self._db.execute("SELECT device, signature FROM updates WHERE round = ?", (round_number,))
+        return {row["device"]: row["signature"] for row in rows}
+
     def acceptance_times(self, round_number: int) -> list[float]:
         """When each update of a round was accepted."""
         rows = self._db.execute("SELECT accepted_at FROM updates WHERE round = ? ORDER BY accepted_at", (round_number,))
@@ -207,6 +212,7 @@ class StoreReader:
         rows = self._db.execute(
             "SELECT n.device, COALESCE(d.online, 0) AS online, COALESCE(d.unfit, '') AS unfit, "
             "  COALESCE(d.quarantined_until, 0) AS quarantined_until, COALESCE(d.quarantine, '') AS quarantine, "
+            "  COALESCE(d.alarm, '') AS alarm, "
             "  MAX(COALESCE(d.seen_at, 0), "
             "      COALESCE((SELECT MAX(accepted_at) FROM updates u WHERE u.device = n.device), 0), "
             "      COALESCE((SELECT MAX(at) FROM refusals f WHERE f.device = n.device), 0)) AS seen_at, "

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from sparsyedge.edge.errors import (
     DataError,
     FrameError,
     LinkError,
+    SecurityError,
     SparsyedgeError,
     TrainingError,
 )
@@ -111,8 +113,12 @@ class Agent:
         supervisor: Supervisor | None = None,
         until_finished: bool = False,
         signing_key: str | None = None,
+        sign: Callable[[Offer], Offer] = lambda offer: offer,
     ) -> None:
-        """`class_names` are what the samples' labels count; empty where the data does not say."""
+        """`class_names` are what the samples' labels count; empty where the data does not say.
+
+        In a secured fleet, `signing_key` is whose artifacts are trained, and `sign` signs offers.
+        """
         self._device = device
         self._courier = courier
         self._samples = samples
@@ -123,6 +129,7 @@ class Agent:
         self._idle_w = idle_w
         self._supplies = Supplies(courier, cache, signing_key=signing_key)
         self._outbox = outbox
+        self._sign = sign
         self._workbench = workbench
         self._job_path = job_path
         self._limits = limits
@@ -234,7 +241,7 @@ class Agent:
             log.info("round %d is over, or this device is to stop; its work is dropped", task.round)
         except (LinkError, FrameError) as error:
             self._retry(task, error)
-        except (ArtifactError, ConfigError, DataError) as error:
+        except (ArtifactError, ConfigError, DataError, SecurityError) as error:
             # No later round would go better, so none may count on this device.
             log.error("round %d: %s; taking no part in run %s", task.round, error, task.run)
             self._fitness.decline_run(task, str(error))
@@ -276,6 +283,7 @@ class Agent:
             artifacts = self._supplies.artifacts(task, roles=self._workbench.roles, wanted=wanted)
             self._workbench.put(artifacts, task.manifest.sha256)
         manifest = artifacts.manifest
+        self._supplies.check_bounds(task, manifest)
         if self._fitted_to != task.manifest.sha256:
             self._fitted = fit_to_model(self._samples, self._class_names, manifest, owner="this device's data")
             self._fitted_to = task.manifest.sha256
@@ -331,7 +339,7 @@ class Agent:
             samples=len(self._samples),
             report=self._report(task, recorder.snapshot(), trained, regrown=regrown),
         )
-        self._outbox.put(Pending(self._key(task), offer), coded.frame, task=task, residual=coded.residual)
+        self._outbox.put(Pending(self._key(task), self._sign(offer)), coded.frame, task=task, residual=coded.residual)
         if self._job_path is not None:
             self._job_path.unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file, write_atomically
 
 __all__ = [
+    "DEFAULT_MAX_EPOCHS",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
     "MAX_NAME",
@@ -35,7 +36,7 @@ __all__ = [
     "encode_manifest",
 ]
 
-MANIFEST_VERSION = 4
+MANIFEST_VERSION = 5
 MANIFEST_NAME = "manifest.json"
 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
@@ -50,6 +51,8 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+MAX_FILE_BYTES = 1 << 30
+DEFAULT_MAX_EPOCHS = 1000
 SampleType = Literal["uint8", "int16", "float32"]
 """How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
 MAX_NAME = 200
@@ -62,7 +65,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: FileName
     sha256: Sha256
-    bytes: Annotated[int, msgspec.Meta(ge=0)]
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE_BYTES)]
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +126,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the model's data is stored as, and so how it is scaled; the delivered model does the same."""
     op_libraries: tuple[OpLibrary, ...] = ()
     """The op libraries that devices may run the graphs with; filled in when the artifacts are signed."""
+    max_epochs: Positive = DEFAULT_MAX_EPOCHS
+    """What devices of a secured fleet train in one round at most, whatever a task asks for; set by signing as well."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -158,7 +163,8 @@ class Artifacts:
     @property
     def id(self) -> str:
         """The hash of all that decides what is trained: the same before and after signing."""
-        return hashlib.sha256(encode_manifest(msgspec.structs.replace(self.manifest, op_libraries=()))).hexdigest()
+        unsigned = msgspec.structs.replace(self.manifest, op_libraries=(), max_epochs=DEFAULT_MAX_EPOCHS)
+        return hashlib.sha256(encode_manifest(unsigned)).hexdigest()
 
     def path(self, role: FileRole) -> Path:
         """Where the file of that role is."""

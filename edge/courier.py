@@ -35,6 +35,7 @@ from sparsyedge.edge.messages import (
 )
 from sparsyedge.edge.text import one_line
 from sparsyedge.edge.transfer import Assembly, chunk_of, indices
+from sparsyedge.edge.trust import Trust
 
 __all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status"]
 
@@ -85,7 +86,8 @@ def last_word(member: Member, reason: str) -> bytes:
 class Courier:
     """A device's end of the protocol, over an open link; counts the bytes of the chunks that it carries."""
 
-    def __init__(self, link: Channel, member: Member) -> None:
+    def __init__(self, link: Channel, member: Member, *, trust: Trust | None = None) -> None:
+        """With `trust`, tasks that it does not believe change nothing."""
         self.task: RoundTask | None = None
         """The latest word of the coordinator."""
         self.unreadable = ""
@@ -95,6 +97,7 @@ class Courier:
         self._link = link
         self._member = member
         self._topics = member.topics
+        self._trust = trust
         self._unfit: Unfit | None = None
         self._trouble = ""
         """Why the status could not be published the last time; said once."""
@@ -178,6 +181,7 @@ class Courier:
             software=member.software,
             unfit=one_line(self._unfit.reason) if self._unfit else "",
             unfit_round=self._unfit.round if self._unfit else 0,
+            alarm=one_line(self._trust.alarm) if self._trust else "",
         )
         self._publish_status(encode(status))
 
@@ -193,6 +197,9 @@ class Courier:
                 log.debug("nothing to do about a message on %s", message.topic)
 
     def _read_task(self, payload: bytes) -> None:
+        if self._trust is not None and (not payload or not self._trust.believes(payload)):
+            # Nobody signs an empty message, with which a coordinator that has just started clears the topic.
+            return
         try:
             self.task = decode(payload, RoundTask) if payload else None
         except FrameError as error:

@@ -10,10 +10,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import get_args
+
+import msgspec
 
 from sparsyedge.edge import logs
 from sparsyedge.edge.agent import Agent
@@ -29,12 +32,14 @@ from sparsyedge.edge.errors import ConfigError, LinkError, SparsyedgeError
 from sparsyedge.edge.identity import Identity
 from sparsyedge.edge.limits import Limits, read_vitals
 from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.messages import Offer, Topics
 from sparsyedge.edge.notify import Supervisor
 from sparsyedge.edge.outbox import Outbox
 from sparsyedge.edge.refusal import retry_delay_s
 from sparsyedge.edge.session import Runtime
+from sparsyedge.edge.signature import update_statement
 from sparsyedge.edge.storage import remove_leftovers
+from sparsyedge.edge.trust import Trust
 from sparsyedge.edge.workbench import Workbench
 
 __all__ = ["SUBCOMMANDS", "load_data", "main", "make_parser"]
@@ -153,7 +158,7 @@ def _run(
     # A folder per device, so that several on one machine can share the default.
     work_dir = Path(config.work_dir).expanduser() / config.fleet / config.id
     remove_leftovers(work_dir)
-    courier = Courier(link, member)
+    courier = Courier(link, member, trust=_trust(config, identity, work_dir))
     supervisor = Supervisor()
     agent = Agent(
         config.id,
@@ -170,6 +175,7 @@ def _run(
         supervisor=supervisor,
         until_finished=until_finished,
         signing_key=identity.signing_key if identity else None,
+        sign=partial(_sign, config, identity),
     )
     # Before the link opens, so that the first event comes when the broker knows what we wait for.
     courier.join()
@@ -203,6 +209,20 @@ def _open(link: Link, supervisor: Supervisor) -> None:
             while time.monotonic() < until_s:
                 supervisor.alive()
                 time.sleep(1.0)
+
+
+def _trust(config: DeviceConfig, identity: Identity | None, work_dir: Path) -> Trust | None:
+    if identity is None:
+        return None
+    return Trust(identity.signing_key, fleet=config.fleet, path=work_dir / "trust.json")
+
+
+def _sign(config: DeviceConfig, identity: Identity | None, offer: Offer) -> Offer:
+    """The offer with this device's signature, where it has an identity to sign with."""
+    if identity is None:
+        return offer
+    statement = update_statement(offer, fleet=config.fleet, device=config.id)
+    return msgspec.structs.replace(offer, signature=identity.sign(statement).hex())
 
 
 def _idle_watts(meter: EnergyMeter, seconds: float) -> float | None:

@@ -39,6 +39,7 @@ __all__ = [
     "Weight",
     "check_tensors",
     "decompress",
+    "max_frame_bytes",
     "read_header",
     "seal",
     "sections",
@@ -55,6 +56,8 @@ HEADER_LEVEL = 19
 MAX_WINDOW_BYTES = 1 << 23
 """What any zstd decoder must offer; a section that asks for more memory is refused."""
 BASE_CHECK_BYTES = 8
+FRAME_SLACK_BYTES = 2 << 20
+"""Header and digest, and what zstd adds to bytes that it cannot compress."""
 # Of zstd's own format (RFC 8878): what a block starts with, the kind that repeats one byte, the checksum at the end.
 BLOCK_HEADER_BYTES = 3
 REPEATED_BYTE = 1
@@ -242,6 +245,12 @@ def _compressed_bytes(section: bytes | memoryview) -> int:
     if not last:
         return len(section) + 1
     return end + (CHECKSUM_BYTES if zstandard.get_frame_parameters(section).has_checksum else 0)
+
+
+def max_frame_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """No frame of a model with these tensors is larger: every value and a bit per entry for masks, uncompressed."""
+    entries = sum(math.prod(shape) for shape in shapes.values())
+    return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
 
 def check_tensors(header: FrameHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -65,6 +65,10 @@ class Identity:
         """The Ed25519 public key, in hex, that artifacts must be signed with."""
         return (self.folder / SIGNING_KEY_NAME).read_text(encoding="ascii").strip()
 
+    def sign(self, content: bytes) -> bytes:
+        """This device's signature of something, which anybody with its certificate can check."""
+        return self._key().sign(content, ec.ECDSA(hashes.SHA256()))
+
     def begin(self, *, ca: str, signing_key: str, token: str) -> ec.EllipticCurvePrivateKey:
         """Keep whom the device trusts, and make it a key for this token.
 

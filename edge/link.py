@@ -60,6 +60,9 @@ MESSAGE_EXPIRY_S: Final = 600
 CONNACK_TIMEOUT_S: Final = 5.0
 RETRY_OPEN_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 2.0
+SHORT_LIFE_S: Final = 30.0
+SHORT_LIVES: Final = 3
+"""A broker that takes a device in and ends the connection so soon, so often, is likely to have two of that name."""
 SILENCE_S: Final = 15.0
 """A broker that leaves a SUBSCRIBE unanswered and sends nothing for so long has forgotten the connection."""
 
@@ -129,6 +132,8 @@ class Link:
         self._answered_early: set[int] = set()
         self._renewed: set[int] = set()
         self._last_arrival_s = 0.0
+        self._connected_s = 0.0
+        self._short_lives = 0
         self._protocol = MQTTProtocolVersion.MQTTv311
         self._packet_limit: int | None = None
 
@@ -415,6 +420,7 @@ class Link:
             back = self._opened
             self._up = self._opened = True
             self._refusals, self._trouble, self._refusal, self._turned_away = 0, None, None, False
+            self._connected_s = time.monotonic()
             self._packet_limit = getattr(properties, "MaximumPacketSize", None)
             self._unanswered.clear()
             self._answered_early.clear()
@@ -439,7 +445,19 @@ class Link:
             self._changed.notify_all()
         self._give_up_opening(client)
         if was_up and reason.is_failure:
-            log.warning("lost the broker at %s:%d: %s; connecting again", self.host, self.port, reason)
+            hint = self._note_short_life()
+            log.warning("lost the broker at %s:%d: %s; connecting again%s", self.host, self.port, reason, hint)
+
+    def _note_short_life(self) -> str:
+        """What to think of a connection that was lost, in words; Mosquitto 2.0 does not say why it ends one."""
+        is_short = time.monotonic() - self._connected_s < SHORT_LIFE_S
+        self._short_lives = self._short_lives + 1 if is_short else 0
+        if self._short_lives < SHORT_LIVES or not (self._tls and self._has_status):
+            return ""
+        return (
+            f". It has ended {self._short_lives} connections in a row within {SHORT_LIFE_S:g} s: unless the broker has "
+            f"a fault, another device has this one's identity; revoke it and enrol one of the two again"
+        )
 
     def _give_up_opening(self, client: Client) -> None:
         """Keep a first connection that failed from being tried again: `open` decides about that."""

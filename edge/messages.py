@@ -20,6 +20,7 @@ from sparsyedge.edge.text import MAX_TEXT
 __all__ = [
     "CHUNK_BYTES",
     "MAX_BLOB_BYTES",
+    "MAX_EPOCHS",
     "MAX_RANGES",
     "MIN_CHUNK_BYTES",
     "Accepted",
@@ -34,6 +35,7 @@ __all__ = [
     "Reply",
     "Report",
     "RoundTask",
+    "RunCertificate",
     "Topics",
     "Wait",
     "decode",
@@ -53,8 +55,12 @@ MAX_BLOBS = 64
 """A run has a dozen on the broker at a time."""
 MAX_RANGES = 1000
 """Of missing chunks in one grant: what is left out is asked for by the next one."""
+MAX_EPOCHS = 10_000
+"""Of one local job, in any fleet; a signed manifest may allow fewer."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Ed25519Signature = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{128})?\Z")]
+"""In hex; empty in a fleet without an authority."""
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 RoundNumber = Annotated[int, msgspec.Meta(ge=1)]
@@ -85,6 +91,19 @@ class Delta(Message, frozen=True):
     model: Blob
 
 
+class RunCertificate(Message, frozen=True):
+    """The operator's word that a key may lead a run of a fleet."""
+
+    fleet: Identifier
+    run: Identifier
+    serial: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    """Grows with every certificate of a fleet: a device that has seen one takes no task under an earlier one."""
+    key: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    """The run's Ed25519 public key, in hex."""
+    signature: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
+    """Over the fields above, by the key that devices pin."""
+
+
 class RoundTask(Message, frozen=True):
     """Retained by the coordinator: what the fleet does now. A device that joins late or restarts reads it first."""
 
@@ -97,7 +116,7 @@ class RoundTask(Message, frozen=True):
     model_id: Sha256
     model: Blob
     learning_rate: Annotated[float, msgspec.Meta(gt=0)]
-    epochs: Annotated[int, msgspec.Meta(ge=1)]
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=MAX_EPOCHS)]
     batch_size: Annotated[int, msgspec.Meta(ge=1)]
     sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     seed: int
@@ -106,8 +125,12 @@ class RoundTask(Message, frozen=True):
     """How the values of updates travel; where there is nothing to be a difference to, int8 travels as bf16."""
     deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)] = ()
     """The model once more for devices that hold an earlier one, the latest of those first."""
-    signature: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{128})?\Z")] = ""
-    """The operator's Ed25519 signature of the manifest, in hex; devices of a secured fleet take no other."""
+    signature: Ed25519Signature = ""
+    """The operator's signature of the manifest; devices of a secured fleet take no other."""
+    certificate: RunCertificate | None = None
+    """Whose word the task is, in a secured fleet."""
+    proof: Ed25519Signature = ""
+    """The run key's signature of the message up to here, which is why no field may follow: see edge/run_seal.py."""
 
 
 class Catalogue(Message, frozen=True):
@@ -142,6 +165,8 @@ class DeviceStatus(Message, frozen=True):
     """Why the device does not train; empty where it does. With `offline`, why it could not even start."""
     unfit_round: Count = 0
     """The one round that `unfit` is about; 0 where it holds until the device says otherwise."""
+    alarm: Text = ""
+    """What somebody tries on the device, such as forged tasks; empty where nothing was noticed since its start."""
 
 
 class Report(Message, frozen=True):
@@ -176,6 +201,8 @@ class Offer(Message, frozen=True):
     update: Blob
     samples: Annotated[int, msgspec.Meta(ge=1)]
     report: Report
+    signature: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{16,144})?\Z")] = ""
+    """By the key of the device's certificate (ECDSA over P-256, DER in hex); empty in a fleet without an authority."""
 
 
 class Grant(Message, frozen=True, tag="grant"):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode_manifest
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.courier import Courier
-from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.errors import FrameError, SecurityError
+from sparsyedge.edge.frame import max_frame_bytes
 from sparsyedge.edge.messages import Blob, Delta, RoundTask
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.signature import check_library, check_signature
@@ -15,6 +19,9 @@ from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.wire import decode_frame, frame_of
 
 __all__ = ["Supplies"]
+
+MAX_MANIFEST_BYTES = 16 << 20
+"""Nothing is known of the artifacts before the manifest is there, and this is a hundred times what one takes."""
 
 Wanted = Callable[[], bool]
 """Asked again and again during a fetch; once it says no, Abandoned is raised."""
@@ -36,19 +43,38 @@ class Supplies:
         if self._cache.has_file(sha256, MANIFEST_NAME, sha256=sha256):
             content = (folder / MANIFEST_NAME).read_bytes()
         else:
-            content = self._courier.fetch(task.manifest, wanted=wanted)
+            content = self._fetch(task.manifest, "manifest", at_most=MAX_MANIFEST_BYTES, wanted=wanted)
         if self._signing_key is not None:
             check_signature(content, task.signature, signing_key=self._signing_key)
         manifest = decode_manifest(content, source=f"the manifest of run {task.run}")
         if self._signing_key is not None:
             check_library(manifest, library_path())
-        for role, file in manifest.files.items():
-            if role in roles and not self._cache.has_file(sha256, file.name, sha256=file.sha256):
-                # Files are cut into chunks as the manifest itself is.
-                blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
-                self._cache.keep_file(sha256, file.name, self._courier.fetch(blob, wanted=wanted))
+        missing = [
+            file
+            for role, file in manifest.files.items()
+            if role in roles and not self._cache.has_file(sha256, file.name, sha256=file.sha256)
+        ]
+        _require_room(folder, sum(file.bytes for file in missing))
+        for file in missing:
+            # Files are cut into chunks as the manifest itself is.
+            blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
+            self._cache.keep_file(sha256, file.name, self._courier.fetch(blob, wanted=wanted))
         self._cache.keep_file(sha256, MANIFEST_NAME, content)
         return Artifacts(folder, manifest)
+
+    def check_bounds(self, task: RoundTask, manifest: Manifest) -> None:
+        """Raise SecurityError where a task asks for more than the signed manifest allows, whoever has the run's key."""
+        if self._signing_key is None:
+            return
+        if task.epochs > manifest.max_epochs:
+            raise SecurityError(
+                f"the task asks for {task.epochs} epochs, the signed manifest allows {manifest.max_epochs}; the "
+                f"operator may allow more with `sparsyedge coordinator sign --max-epochs`"
+            )
+        if task.sparsity != manifest.method.sparsity:
+            raise SecurityError(
+                f"the task asks for sparsity {task.sparsity:g}, the signed manifest for {manifest.method.sparsity:g}"
+            )
 
     def model(self, task: RoundTask, manifest: Manifest, *, wanted: Wanted) -> State:
         """The task's model, which must be the one that the task names; raises FrameError where it is not."""
@@ -59,9 +85,10 @@ class Supplies:
                 state = decode_frame(frame, manifest.shapes).state
             elif delta is not None:
                 held = decode_frame(base, manifest.shapes).state
-                state = decode_frame(self._courier.fetch(delta.model, wanted=wanted), manifest.shapes, held).state
+                difference = self._fetch(delta.model, "model", at_most=max_frame_bytes(manifest.shapes), wanted=wanted)
+                state = decode_frame(difference, manifest.shapes, held).state
             else:
-                frame = self._courier.fetch(task.model, wanted=wanted)
+                frame = self._fetch(task.model, "model", at_most=max_frame_bytes(manifest.shapes), wanted=wanted)
                 state = decode_frame(frame, manifest.shapes).state
             found = model_id(state)
             if found != task.model_id:
@@ -82,6 +109,11 @@ class Supplies:
         frame = self._cache.model(task.model_id)
         return None if frame is None else decode_frame(frame, manifest.shapes).state
 
+    def _fetch(self, blob: Blob, what: str, *, at_most: int, wanted: Wanted) -> bytes:
+        if blob.bytes > at_most:
+            raise FrameError(f"the task announces a {what} of {blob.bytes} bytes; at most {at_most} are allowed")
+        return self._courier.fetch(blob, wanted=wanted)
+
     def _nearest(self, task: RoundTask) -> tuple[Delta, bytes] | None:
         """The latest difference to a model that this device holds, and that model's frame."""
         for delta in task.deltas:
@@ -89,6 +121,15 @@ class Supplies:
             if base is not None:
                 return delta, base
         return None
+
+
+def _require_room(folder: Path, needed: int) -> None:
+    """Raise OSError where the disk has no room for so many bytes, before any of them is fetched."""
+    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    disk = os.statvfs(place)
+    free = disk.f_bavail * disk.f_frsize
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"the artifacts take {needed} bytes, {place} has {free} free; make room there")
 
 
 def _whole_frame(state: State, task: RoundTask, manifest: Manifest) -> bytes:

@@ -30,12 +30,13 @@ def indices(ranges: Iterable[tuple[int, int]], blob: Blob) -> Iterable[int]:
 class Assembly:
     """A blob in the making: chunks are put if absent, so duplicates and reordering do no harm.
 
-    Memory is the blob's declared size once the first chunk is there, never more.
+    Memory is taken as chunks arrive: a large blob that is only announced costs next to nothing.
     """
 
     def __init__(self, blob: Blob) -> None:
         self.blob = blob
-        self._content: bytearray | None = None
+        self._chunks: dict[int, bytes] = {}
+        self._content: bytes | None = None
         self._have = bytearray(blob.chunks)
         self._absent = blob.chunks
 
@@ -49,9 +50,7 @@ class Assembly:
             raise FrameError(f"chunk {index} of blob {self.blob.sha256[:12]} has {len(chunk)} bytes, not {expected}")
         if self._have[index]:
             return False
-        if self._content is None:
-            self._content = bytearray(self.blob.bytes)
-        self._content[start : start + expected] = chunk
+        self._chunks[index] = chunk
         self._have[index] = 1
         self._absent -= 1
         return True
@@ -75,8 +74,11 @@ class Assembly:
         """The whole blob, checked against its hash; raises FrameError when it is not what was promised."""
         if not self.complete:
             raise FrameError(f"blob {self.blob.sha256[:12]} lacks {self._absent} of {self.blob.chunks} chunks")
-        content = bytes(self._content or b"")
-        found = hashlib.sha256(content).hexdigest()
-        if found != self.blob.sha256:
-            raise FrameError(f"blob has SHA-256 {found[:12]}..., {self.blob.sha256[:12]}... was promised")
-        return content
+        if self._content is None:
+            content = b"".join(self._chunks[index] for index in range(self.blob.chunks))
+            found = hashlib.sha256(content).hexdigest()
+            if found != self.blob.sha256:
+                raise FrameError(f"blob has SHA-256 {found[:12]}..., {self.blob.sha256[:12]}... was promised")
+            self._content = content
+            self._chunks.clear()
+        return self._content

@@ -65,7 +65,7 @@ class SecuredFleet:
         )
         port = authority.settings.port
         self.devices = {
-            name: FakeDevice(port, name, initial, make_member(authority, name, folder / name).tls) for name in NAMES
+            name: FakeDevice(port, name, initial, make_member(authority, name, folder / name)) for name in NAMES
         }
         for device in self.devices.values():
             device.listen(1.0)
@@ -170,7 +170,7 @@ def test_an_update_far_beyond_its_peers_is_left_out_of_round_1_and_refused_in_ro
 
 
 def altered_offer(device: FakeDevice, task: RoundTask, **changes: object) -> Offer:
-    return msgspec.structs.replace(device.offer_of(task, device.frame_of(task)), **changes)
+    return device.sign(msgspec.structs.replace(device.offer_of(task, device.frame_of(task)), **changes))
 
 
 def test_offers_for_another_model_run_or_size_are_refused(fleet: SecuredFleet) -> None:
@@ -203,7 +203,7 @@ def test_an_update_is_not_taken_twice_nor_in_another_round(fleet: SecuredFleet) 
     device, task = fleet.tasks(2)[0]
     # The same update once more is answered as it was, and not counted again; as the next round's it is refused.
     assert isinstance(device.ask(replayed), Accepted)
-    moved = msgspec.structs.replace(replayed, round=2)
+    moved = device.sign(msgspec.structs.replace(replayed, round=2))
     assert isinstance(device.ask(moved), Refused)
     with closing(Store.open(fleet.config.run_path)) as store:
         assert len(store.accepted(1)) == len(NAMES)
@@ -211,7 +211,7 @@ def test_an_update_is_not_taken_twice_nor_in_another_round(fleet: SecuredFleet) 
     # Its bytes under the offer of round 2 do not pass either: the frame says which round it is for.
     old = device.frame_of(tasks[0][1])
     honest = altered_offer(device, task)
-    forged = msgspec.structs.replace(honest, update=device.offer_of(task, old).update)
+    forged = device.sign(msgspec.structs.replace(honest, update=device.offer_of(task, old).update))
     verdict = device.ask(forged)
     assert isinstance(verdict, Grant)
     for index in range(forged.update.chunks):

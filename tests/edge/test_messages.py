@@ -18,6 +18,7 @@ from sparsyedge.edge.messages import (
     Reply,
     Report,
     RoundTask,
+    RunCertificate,
     Topics,
     decode,
     decode_reply,
@@ -142,9 +143,9 @@ def test_no_topic_has_more_levels_than_cloud_brokers_allow() -> None:
 def test_examples_in_the_documentation_are_real_messages() -> None:
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
     examples = re.findall(r"```json (\w+)\n(.*?)```", text, flags=re.DOTALL)
-    kinds = {kind.__name__: kind for kind in (DeviceStatus, RoundTask, Offer, Report)}
+    kinds = {kind.__name__: kind for kind in (DeviceStatus, RoundTask, RunCertificate, Offer, Report)}
     for name, example in examples:
         payload = example.encode()
         message = decode(payload, kinds[name]) if name in kinds else decode_reply(payload)
         assert type(message).__name__ == name
-    assert len(examples) == 7
+    assert len(examples) == 8

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,3 +88,17 @@ def test_altered_chunk_is_noticed_at_the_end() -> None:
 def test_declared_size_costs_nothing_before_the_first_chunk() -> None:
     assembly = Assembly(Blob(sha256=BLOB.sha256, bytes=1 << 30))
     assert assembly.missing() == ((0, assembly.blob.chunks),)
+
+
+def test_memory_is_taken_as_chunks_arrive() -> None:
+    chunk = bytes(1 << 20)
+    tracemalloc.start()
+    try:
+        assembly = Assembly(Blob(sha256=BLOB.sha256, bytes=1 << 30, chunk_bytes=len(chunk)))
+        assembly.put(1023, chunk)
+        assembly.put(7, chunk)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert assembly.missing() == ((0, 7), (8, 1023))

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from fixtures.secured import free_ports
 
+from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.link import Received
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.cli import make_method
 from sparsyedge.export.models import ModelSpec
@@ -113,7 +115,27 @@ def secured_ports() -> list[str]:
     return ["--port", str(member), "--enrol-port", str(newcomer), "--coordinator-port", str(coordinator)]
 
 
-def test_devices_enrol_train_and_are_shut_out(bench: Bench) -> None:
+def forge_tasks(bench: Bench) -> None:
+    """As somebody with the coordinator's certificate: the present task, altered, in the place of the right one."""
+    with closing(Authority.open(bench.folder / "fleet").link("rogue")) as rogue:
+        rogue.subscribe("se/v1/default/round")
+        rogue.open()
+        seen: list[bytes] = []
+
+        def listen() -> bool:
+            event = rogue.receive(0.1)
+            if isinstance(event, Received) and event.payload:
+                seen.append(event.payload)
+            return bool(seen)
+
+        bench.wait_until(listen, "a task")
+        honest = json.loads(seen[0])
+        huge = {**honest["model"], "bytes": 1 << 30}
+        for changes in ({"sparsity": 0.1}, {"epochs": 10**9}, {"model": huge}, {"state": "finished"}, {"run": "mine"}):
+            rogue.publish("se/v1/default/round", json.dumps({**honest, **changes}).encode(), retain=True)
+
+
+def test_devices_enrol_train_refuse_forged_tasks_and_are_shut_out(bench: Bench) -> None:
     assert "coordinator sign" in bench.call("coordinator", "run", "run.toml", code=2)
     bench.call("coordinator", "sign", "artifacts")
     coordinator = bench.start("coordinator", "coordinator", "run", "run.toml")
@@ -131,6 +153,11 @@ def test_devices_enrol_train_and_are_shut_out(bench: Bench) -> None:
         bench.start(device, "edge", "--config", f"{identity}/device.toml")
     bench.wait_until(lambda: bench.rounds_closed() >= 2, "the end of round 2")
 
+    forge_tasks(bench)
+    bench.wait_until(lambda: all("refused a task" in bench.log(device) for device in DEVICES), "the refusals")
+    with_both = bench.rounds_closed() + 2
+    bench.wait_until(lambda: bench.rounds_closed() >= with_both, "two more rounds")
+
     said = bench.call("coordinator", "revoke", "pi-02")
     assert "ended its connection" in said
     at_most = bench.rounds_closed() + 1
@@ -140,7 +167,7 @@ def test_devices_enrol_train_and_are_shut_out(bench: Bench) -> None:
 
     with closing(Store.open(bench.folder / "run")) as store:
         taken = {number: set(store.accepted(number)) for number in range(1, len(store.rounds()) + 1)}
-    assert taken[1] == set(DEVICES)
+    assert all(taken[number] == set(DEVICES) for number in range(1, with_both + 1))
     assert all(devices == {"pi-01"} for number, devices in taken.items() if number > at_most)
     assert "lost the broker" in bench.log("pi-02")
     members = json.loads(bench.call("coordinator", "identities", "--json"))
