@@ -314,7 +314,6 @@ class Leader:
 
     def _note_fitness(self, device: str, status: DeviceStatus) -> None:
         if self._unfit.pop(device, "") != status.unfit and status.unfit:
-            log.warning("device %s does not train: %s", device, status.unfit)
             self._observer.device_unfit(device=device, reason=status.unfit)
         if status.unfit:
             self._unfit[device] = status.unfit

@@ -29,7 +29,6 @@ from sparsyedge.edge.errors import (
     DataError,
     FrameError,
     LinkError,
-    SecurityError,
     SparsyedgeError,
     TrainingError,
 )
@@ -241,7 +240,7 @@ class Agent:
             log.info("round %d is over, or this device is to stop; its work is dropped", task.round)
         except (LinkError, FrameError) as error:
             self._retry(task, error)
-        except (ArtifactError, ConfigError, DataError, SecurityError) as error:
+        except (ArtifactError, ConfigError, DataError) as error:
             # No later round would go better, so none may count on this device.
             log.error("round %d: %s; taking no part in run %s", task.round, error, task.run)
             self._fitness.decline_run(task, str(error))

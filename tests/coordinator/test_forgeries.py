@@ -255,6 +255,6 @@ def test_two_devices_with_one_identity_are_named(
     wait_until(lambda: "another device has this one's identity" in caplog.text, "the device's own word", listen)
     assert main(["devices", str(attacked.config.run_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "alarm about d1: connected twice with one identity (boot ids oneoneoneone and twotwotwotwo)" in said
+    assert "alarm: connected twice with one identity (boot ids oneoneoneone and twotwotwotwo)" in said
     run.coordinator.interrupt()
     run.result()

@@ -294,7 +294,7 @@ def test_a_member_that_offers_and_sends_nothing_does_not_keep_the_others_out(fle
     largest = max_update_bytes(fleet.artifacts.manifest)
     for number in range(20):
         update = msgspec.structs.replace(honest.update, sha256=f"{number:064x}", bytes=largest)
-        offer = msgspec.structs.replace(honest, update=update)
+        offer = hostile.sign(msgspec.structs.replace(honest, update=update))
         hostile.link.publish(TOPICS.offer(hostile.name), encode(offer))
     for device, its_task in others:
         assert isinstance(device.deliver(its_task), Accepted)
@@ -309,9 +309,9 @@ def test_thousands_of_different_lies_are_a_few_rows_and_a_few_lines(
     (hostile, task), *_ = fleet.tasks(1)
     offer = hostile.offer_of(task, hostile.frame_of(task))
     for number in range(2_000):
-        lie = msgspec.structs.replace(offer, base=f"{number:064x}")
+        lie = hostile.sign(msgspec.structs.replace(offer, base=f"{number:064x}"))
         hostile.link.publish(TOPICS.offer(hostile.name), encode(lie))
-    verdict = hostile.ask(msgspec.structs.replace(offer, base="f" * 64))
+    verdict = hostile.ask(hostile.sign(msgspec.structs.replace(offer, base="f" * 64)))
     assert isinstance(verdict, Refused)
     hostile.until(lambda: sum(isinstance(reply, Refused) for reply in hostile.replies) >= 100)
     finish(fleet, run)

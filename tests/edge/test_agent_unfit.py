@@ -51,7 +51,7 @@ def finish_when_unfit(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch)
     [
         ({"version": 99}, "manifest version 99"),
         ({"ops_abi": 99}, "op library ABI 99"),
-        ({"input_shape": [1, 8, 8]}, "samples have shape"),
+        ({"input_shape": [1, 8, 8]}, "samples of shape"),
         ({"classes": 3}, "data has label 3"),
         ({"files": {}}, "names no training file"),
     ],
