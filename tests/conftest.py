@@ -1,5 +1,12 @@
 """Fixtures that the tests of several folders share."""
 
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
 pytest_plugins = [
     "fixtures.artifacts",
     "fixtures.broker",
@@ -7,3 +14,12 @@ pytest_plugins = [
     "fixtures.secured",
     "fixtures.stock_runtime",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """Start every test with what we log at `info`: a command that an earlier one ran has set a level of its own."""
+    ours = logging.getLogger("sparsyedge")
+    ours.setLevel(logging.INFO)
+    yield
+    ours.setLevel(logging.INFO)

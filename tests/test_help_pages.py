@@ -69,7 +69,7 @@ def test_bash_completes_commands_options_and_choices(bash_script: Path) -> None:
     assert completed(bash_script, "coordinator", "dev") == ["devices"]
     assert completed(bash_script, "edge", "enrol", "--work") == ["--work-dir"]
     assert completed(bash_script, "demo", "--dataset", "cifar100") == ["cifar100"]
-    assert completed(bash_script, "export", "--json", "--dataset", "dig") == ["digits"]
+    assert completed(bash_script, "export", "--json", "--method", "zer") == ["zerofl"]
 
 
 def test_a_device_without_the_extras_completes_what_it_has() -> None:
