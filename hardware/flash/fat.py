@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.hardware.flash.fat_layout import read_layout
-from sparsyedge.hardware.flash.fat_names import long_name_entries, long_name_piece, short_name
+from sparsyedge.hardware.flash.fat_names import LongName, long_name_entries
 
 __all__ = ["FatVolume"]
 
@@ -146,24 +146,21 @@ class FatVolume:
 
     def _entries(self, folder: int) -> Iterator[_Entry]:
         content = self._read_folder(folder)
-        pieces: list[str] = []
-        first = 0
+        long_name = LongName()
         for place in range(0, len(content), ENTRY_BYTES):
             raw = content[place : place + ENTRY_BYTES]
             if raw[0] == END_OF_FOLDER:
                 return
             if raw[0] == DELETED:
-                pieces.clear()
+                long_name.forget()
             elif raw[11] & 0x3F == LONG_NAME:
-                first = first if pieces else place
-                pieces.insert(0, long_name_piece(raw))
-            elif not raw[11] & VOLUME_LABEL:
-                high, low, size = struct.unpack("<20xH4xHI", raw)
-                name = "".join(pieces) or short_name(raw)
-                yield _Entry(name, bool(raw[11] & FOLDER), high << 16 | low, size, first if pieces else place, place)
-                pieces.clear()
+                long_name.add(raw, place)
+            elif raw[11] & VOLUME_LABEL:
+                long_name.forget()
             else:
-                pieces.clear()
+                high, low, size = struct.unpack("<20xH4xHI", raw)
+                name, first = long_name.take(raw, place)
+                yield _Entry(name, bool(raw[11] & FOLDER), high << 16 | low, size, first, place)
 
     def _remove_entry(self, folder: int, name: str) -> None:
         entry = self._entry(folder, name)
@@ -194,7 +191,7 @@ class FatVolume:
 
     def _chain(self, cluster: int) -> Iterator[int]:
         seen = set()
-        while cluster < FIRST_RESERVED:
+        while True:
             if not 2 <= cluster < self._clusters + 2:
                 raise FlashError(f"the boot partition is damaged at cluster {cluster}; download the image again")
             if cluster in seen:
@@ -202,6 +199,8 @@ class FatVolume:
             seen.add(cluster)
             yield cluster
             cluster = self._table[cluster] & CLUSTER_MASK
+            if cluster >= FIRST_RESERVED:
+                return
 
     def _read_chain(self, cluster: int, *, limit: int) -> bytes:
         """What a chain holds, or its first `limit` bytes, in whole clusters."""

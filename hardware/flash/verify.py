@@ -15,7 +15,7 @@ from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, card_files
 from sparsyedge.hardware.flash.image import OsImage, boot_volume, identify
 
-__all__ = ["CardReport", "as_utc", "inspect_card"]
+__all__ = ["CardReport", "as_utc", "inspect_card", "inspect_volume"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +64,22 @@ def as_utc(seconds: float) -> str:
 def inspect_card(path: Path) -> CardReport:
     """Read a card that `flash pi` made; raises FlashError that names the first thing that is wrong."""
     with boot_volume(path) as volume:
-        device = _device(volume, path)
-        system = identify(volume, path.name)
-        _check_first_boot(volume, system, path)
-        return CardReport(
-            system=system,
-            device=device,
-            wheels=_checked_wheels(volume, path),
-            data=tuple(volume.names(f"{CARD_FOLDER}/data")),
-            has_wifi=_has_wifi(volume, system),
-            free_bytes=volume.free_bytes,
-        )
+        return inspect_volume(volume, path)
+
+
+def inspect_volume(volume: FatVolume, path: Path) -> CardReport:
+    """The same of a card's boot partition."""
+    device = _device(volume, path)
+    system = identify(volume, path.name)
+    _check_first_boot(volume, system, path)
+    return CardReport(
+        system=system,
+        device=device,
+        wheels=_checked_wheels(volume, path),
+        data=tuple(volume.names(f"{CARD_FOLDER}/data")),
+        has_wifi=_has_wifi(volume, system),
+        free_bytes=volume.free_bytes,
+    )
 
 
 def _device(volume: FatVolume, path: Path) -> DeviceFile:
@@ -83,7 +88,7 @@ def _device(volume: FatVolume, path: Path) -> DeviceFile:
         raise FlashError(f"{path} has no {DEVICE_FILE_NAME}: it is a stock image, or its device has enrolled already")
     try:
         return msgspec.json.decode(content, type=DeviceFile)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FlashError(f"{DEVICE_FILE_NAME} on {path} cannot be read: {error}; make the card again") from error
 
 
@@ -99,7 +104,8 @@ def _check_first_boot(volume: FatVolume, system: OsImage, path: Path) -> None:
 
 
 def _checked_wheels(volume: FatVolume, path: Path) -> tuple[str, ...]:
-    listed = (volume.read(f"{CARD_FOLDER}/wheels/SHA256SUMS") or b"").decode().splitlines()
+    # A byte that is no text makes a name that is not there.
+    listed = (volume.read(f"{CARD_FOLDER}/wheels/SHA256SUMS") or b"").decode(errors="replace").splitlines()
     if not listed:
         raise FlashError(f"{path} has no wheels, so its board could not install sparsyedge; make the card again")
     names = []

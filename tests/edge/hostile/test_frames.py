@@ -51,10 +51,10 @@ def test_forged_frame_is_refused_without_taking_memory(forge: Forge) -> None:
 class CountedSlices(bytes):
     """Bytes that know how often somebody has cut a piece from them."""
 
-    count = 0
+    cuts = 0
 
     def __getitem__(self, place: Any) -> Any:
-        self.count += 1
+        self.cuts += 1
         return super().__getitem__(place)
 
 
@@ -63,7 +63,7 @@ def test_a_section_of_empty_blocks_is_refused_after_as_many_blocks_as_its_conten
     section = CountedSlices(with_empty_blocks(compress(content), 1 << 20))
     with pytest.raises(FrameError, match="more than the 13 blocks"):
         SectionReader(section, len(content), planes=4)
-    assert section.count <= 13
+    assert section.cuts <= 13
 
 
 @pytest.mark.parametrize("entries", [1, 300, 40_000])
@@ -72,7 +72,7 @@ def test_an_honest_section_has_no_more_blocks_than_are_allowed(entries: int, ten
     rng = np.random.default_rng(2)
     state = {f"w{number}": rng.standard_normal(entries, dtype=np.float32) for number in range(tensors)}
     frame = encode_frame(state, run="r", round_number=1, base_id="00", prunable=list(state)).frame
-    decoded = decode_frame(frame, {name: (entries,) for name in state}).state
+    decoded = decode_frame(frame, dict.fromkeys(state, (entries,))).state
     assert all(np.array_equal(decoded[name], tensor) for name, tensor in state.items())
 
 
