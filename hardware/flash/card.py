@@ -124,3 +124,9 @@ def _write_all(volume: FatVolume, files: dict[str, bytes]) -> None:
         )
     for path, content in files.items():
         volume.write(path, content)
+    # Two files that share clusters, as damaged tables have them, are noticed by nothing else.
+    for path, content in files.items():
+        if volume.read(path) != content:
+            raise FlashError(
+                f"{path} does not read back as it was written: the image's boot partition is damaged; download it again"
+            )

@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
+import numpy as np
+
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.hardware.flash.fat_layout import read_layout
 from sparsyedge.hardware.flash.fat_names import LongName, long_name_entries
@@ -64,7 +66,8 @@ class FatVolume:
     @property
     def free_bytes(self) -> int:
         """What fits in yet, in whole clusters."""
-        return sum(1 for link in self._table[2:] if link & CLUSTER_MASK == 0) * self._cluster_bytes
+        links = np.frombuffer(self._table, dtype=np.uint32)[2:]
+        return int(np.count_nonzero(links & CLUSTER_MASK == 0)) * self._cluster_bytes
 
     def size_on_disk(self, size: int) -> int:
         """What a file of that size takes."""

@@ -20,6 +20,7 @@ from fuzz.targets.device_files import HONEST
 
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME
 from sparsyedge.edge.errors import FlashError
+from sparsyedge.hardware.flash.card import _write_all
 from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import card_files, cloud_init_files, firstrun_files
 from sparsyedge.hardware.flash.image import identify
@@ -64,8 +65,7 @@ def _write(file: SparseFile) -> None:
     files = {**card_files(0), OURS: WHEEL}
     if system.first_boot == "firstrun":
         files |= firstrun_files("pi-01", None, volume.read("cmdline.txt") or b"")
-    for name, content in files.items():
-        volume.write(name, content)
+    _write_all(volume, files)
     volume.flush()
     again = _volume(file)
     assert all(again.read(name) == content for name, content in files.items()), "what was written does not read back"

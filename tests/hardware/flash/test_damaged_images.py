@@ -7,7 +7,7 @@ import random
 import struct
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from fixtures.stock_images import BOOKWORM, CLUSTERS, RESERVED, SECTOR, START, TABLE_SECTORS, TRIXIE, stock_image
@@ -101,6 +101,17 @@ def test_a_file_that_ends_before_its_size_is_refused(image: Path) -> None:
         pytest.raises(FlashError, match=r"long\.bin on the boot partition ends too early"),
     ):
         volume.read("long.bin")
+
+
+def test_a_card_whose_files_share_a_cluster_is_not_made(image: Path) -> None:
+    make_card(image)
+    with boot_volume(image) as volume:
+        folder = volume._find_folder(PurePosixPath("sparsyedge"))
+        assert folder is not None
+        first, second = (entry.cluster for entry in volume._entries(folder) if entry.name.endswith(".sh"))
+    # The first file ends in the second, which has been replaced when the first one's room is given back.
+    patched(image, TABLE + 4 * first, struct.pack("<I", second))
+    assert "sparsyedge/firstboot.sh" in sentence(image)
 
 
 def test_pieces_of_a_long_name_that_lost_their_file_belong_to_no_other(image: Path) -> None:
