@@ -137,7 +137,12 @@ class Coordinator:
         # The broker first: a run directory without a run in it would only be in the way of the next attempt.
         link.open()
         try:
-            with private_files(), RunLock(config.run_path), self._lease() as check, closing(self._open_store()) as store:
+            with (
+                private_files(),
+                RunLock(config.run_path),
+                self._lease() as check,
+                closing(self._open_store()) as store,
+            ):
                 return self._record(link, store, check)
         finally:
             link.close()

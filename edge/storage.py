@@ -11,7 +11,14 @@ from pathlib import Path
 
 from sparsyedge.edge.faults import crash_point
 
-__all__ = ["make_private_folder", "private_files", "remove_leftovers", "sha256_file", "write_atomically", "write_pieces_atomically"]
+__all__ = [
+    "make_private_folder",
+    "private_files",
+    "remove_leftovers",
+    "sha256_file",
+    "write_atomically",
+    "write_pieces_atomically",
+]
 
 UNFINISHED = ".part"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
-from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.errors import FlashError, SecurityError
+from sparsyedge.edge.wheel_list import LIST_NAME, check_list
 from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, card_files
 from sparsyedge.hardware.flash.image import OsImage, boot_volume, identify
@@ -75,7 +76,7 @@ def inspect_volume(volume: FatVolume, path: Path) -> CardReport:
     return CardReport(
         system=system,
         device=device,
-        wheels=_checked_wheels(volume, path),
+        wheels=_checked_wheels(volume, path, device, system),
         data=tuple(volume.names(f"{CARD_FOLDER}/data")),
         has_wifi=_has_wifi(volume, system),
         free_bytes=volume.free_bytes,
@@ -103,19 +104,22 @@ def _check_first_boot(volume: FatVolume, system: OsImage, path: Path) -> None:
             raise FlashError(f"{path} has no {name}; make the card again")
 
 
-def _checked_wheels(volume: FatVolume, path: Path) -> tuple[str, ...]:
-    # A byte that is no text makes a name that is not there.
-    listed = (volume.read(f"{CARD_FOLDER}/wheels/SHA256SUMS") or b"").decode(errors="replace").splitlines()
-    if not listed:
+def _checked_wheels(volume: FatVolume, path: Path, device: DeviceFile, system: OsImage) -> tuple[str, ...]:
+    """The wheels on the card, if its board would install them."""
+    folder = f"{CARD_FOLDER}/wheels"
+    name = LIST_NAME.format(python=system.python)
+    content, signature = volume.read(f"{folder}/{name}"), volume.read(f"{folder}/{name}.sig")
+    if not content:
         raise FlashError(f"{path} has no wheels, so its board could not install sparsyedge; make the card again")
-    names = []
-    for line in listed:
-        sha256, _, name = line.partition("  ")
-        content = volume.read(f"{CARD_FOLDER}/wheels/{name}")
-        if content is None or hashlib.sha256(content).hexdigest() != sha256:
-            raise FlashError(f"{name} on {path} is {'missing' if content is None else 'damaged'}; make the card again")
-        names.append(name)
-    return tuple(names)
+    try:
+        listed = check_list(content, signature or b"", signing_key=device.signing_key, name=f"{name} on {path}")
+    except SecurityError as error:
+        raise FlashError(f"{error}; make the card again") from error
+    for file, sha256 in listed.items():
+        found = volume.read(f"{folder}/{file}")
+        if found is None or hashlib.sha256(found).hexdigest() != sha256:
+            raise FlashError(f"{file} on {path} is {'missing' if found is None else 'damaged'}; make the card again")
+    return tuple(file for file in listed if file.endswith(".whl"))
 
 
 def _has_wifi(volume: FatVolume, system: OsImage) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fixtures.stock_images import BOOKWORM, SECTOR, TRIXIE, format_fat32
 from fuzz.sparse_file import SparseFile
 from fuzz.target import require_sentence
@@ -20,6 +21,7 @@ from fuzz.targets.device_files import HONEST
 
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME
 from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.wheel_list import LIST_HEADER, LIST_NAME
 from sparsyedge.hardware.flash.card import _write_all
 from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import card_files, cloud_init_files, firstrun_files
@@ -29,7 +31,8 @@ from sparsyedge.hardware.flash.verify import inspect_volume
 
 OURS = "sparsyedge/wheels/sparsyedge-0.1.0-py3-none-any.whl"
 WHEEL = b"wheel" * 300
-SUMS = f"{hashlib.sha256(WHEEL).hexdigest()}  {Path(OURS).name}\n".encode()
+LIST = f"{LIST_HEADER}\n{hashlib.sha256(WHEEL).hexdigest()}  {Path(OURS).name}\n".encode()
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
 def seeds() -> list[bytes]:
@@ -86,9 +89,11 @@ def _images() -> list[SparseFile]:
             content = file.read()
     places = [place for place in range(0, len(content), SECTOR) if content[place : place + SECTOR].strip(b"\0")]
     empty = SparseFile(size, {place // SECTOR: content[place : place + SECTOR] for place in places})
-    device = {DEVICE_FILE_NAME: msgspec.json.encode(HONEST)}
+    honest = msgspec.structs.replace(HONEST, signing_key=KEY.public_key().public_bytes_raw().hex())
+    device = {DEVICE_FILE_NAME: msgspec.json.encode(honest)}
     card = {**TRIXIE, **card_files(0), **cloud_init_files("pi-01", None, flashed_at=0), **device, OURS: WHEEL}
-    card |= {str(Path(OURS).with_name("SHA256SUMS")): SUMS}
+    listed = str(Path(OURS).with_name(LIST_NAME.format(python="3.13")))
+    card |= {listed: LIST, f"{listed}.sig": KEY.sign(LIST)}
     return [_with_files(empty, files) for files in (TRIXIE, BOOKWORM, card)]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fuzz.targets.messages import OFFER, REPORT, SHA, STATUS
 
-from sparsyedge.coordinator.inbox import MAX_NUMBER, Chunk, Garbage, OfferMade, Reported, StatusChanged, read
+from sparsyedge.coordinator.inbox import MAX_NUMBER, Chunk, Garbage, Kept, OfferMade, Reported, StatusChanged, read
 from sparsyedge.edge.link import Received
-from sparsyedge.edge.messages import MAX_TEXT, Report, Topics, encode
+from sparsyedge.edge.messages import Report, Topics, encode
+from sparsyedge.edge.text import MAX_TEXT
 
 TOPICS = Topics("lab")
 
@@ -41,6 +42,9 @@ def check(data: bytes) -> None:
         case Chunk(_, _, index, content):
             assert 0 <= index < 10**7
             assert content == payload
+        case Kept():
+            assert len(found.device) <= 63
+            assert found.topic == name
         case _:
             assert found is None
 
