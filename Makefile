@@ -117,7 +117,7 @@ bench-runtime: setup  ## a training step in any onnxruntime against onnxruntime-
 # Debian 13 on an emulated board; its Python is 3.13. Everything stays in build/image: logs, and the wheels that were tested.
 IMAGE := build/image
 test-image: $(IMAGE)/stock/.made $(ARM_WHEEL)  ## boot a flashed card in qemu: first boot, enrolment, two rounds (10 to 20 minutes)
-	@command -v qemu-system-aarch64 > /dev/null || { echo "no qemu-system-aarch64 here: on Debian, apt-get install qemu-system-arm" >&2; exit 1; }
+	@command -v qemu-system-aarch64 > /dev/null || { echo "no qemu-system-aarch64 here: on Debian, apt-get install qemu-system-arm ipxe-qemu" >&2; exit 1; }
 	rm -rf $(IMAGE)/wheels
 	$(BIN)/sparsyedge flash wheelhouse --out $(IMAGE)/wheels --wheel $(ARM_WHEEL) --python 3.13
 	timeout 3600 $(BIN)/python -m pytest -q -s -m slow -p no:cacheprovider tests/system/test_image.py
