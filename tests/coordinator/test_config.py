@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing, nullcontext
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sparsyedge.coordinator.config import RunConfig, load_run_config
-from sparsyedge.edge.errors import ConfigError
+from sparsyedge.coordinator.resume import check_same_run
+from sparsyedge.coordinator.store import Store
+from sparsyedge.edge.errors import ConfigError, RunError
 
 MINIMAL = """
 name = "r1"
@@ -123,3 +127,25 @@ def test_rounds_have_five_settings_and_the_documentation_names_their_defaults() 
         value = getattr(config, name)
         assert value == {"required": 7, "0": 0, "`cohort_size`": None, "learned": None}[default], name
     assert (config.updates_needed, config.devices_needed) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "refused"),
+    [("/new/mine.npz", False), ("/old/yours.npz", True), ("digits", True), ("/old/mine.npz", False)],
+)
+def test_a_run_goes_on_when_its_folder_was_moved(tmp_path: Path, dataset: str, refused: bool) -> None:
+    begun = RunConfig(
+        name="r",
+        artifacts="/old/a",
+        run_dir=str(tmp_path),
+        dataset="/old/mine.npz",
+        rounds=1,
+        cohort_size=1,
+        authority="/old/f",
+    )
+    moved = msgspec.structs.replace(begun, artifacts="/new/a", authority="/new/f", dataset=dataset)
+    config = msgspec.json.encode(begun).decode()
+    expected = pytest.raises(RunError, match="begun with `dataset`") if refused else nullcontext()
+    store = Store.create(tmp_path, name="r", fleet="f", rounds=1, dense_bytes=1, config=config)
+    with closing(store), expected:
+        check_same_run(moved, store)
