@@ -1,4 +1,4 @@
-"""`sparsyedge coordinator init|token|identities|revoke|sign|library|enrol|broker`: the commands of a secured fleet."""
+"""`sparsyedge coordinator init|token|identities|revoke|sign|sign-wheels|library|enrol|broker`: a secured fleet."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sparsyedge.coordinator.authority import COORDINATOR_PORT, ENROL_PORT, MEMBE
 from sparsyedge.coordinator.enrolment import serve
 from sparsyedge.coordinator.ledger import Ledger
 from sparsyedge.coordinator.revocation import revoke
+from sparsyedge.coordinator.wheel_signing import sign_wheels
 from sparsyedge.edge import logs
 from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import DataConfig, PartitionConfig
@@ -29,7 +30,7 @@ from sparsyedge.edge.messages import MAX_EPOCHS
 
 __all__ = ["COMMANDS", "add_commands", "main"]
 
-COMMANDS = ("init", "token", "identities", "revoke", "library", "sign", "enrol", "broker")
+COMMANDS = ("init", "token", "identities", "revoke", "library", "sign", "sign-wheels", "enrol", "broker")
 DEFAULT_FOLDER = Path("fleet")
 
 
@@ -75,6 +76,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="WHEEL",
         help="one more wheel that devices install, beside the op library of this installation and those on record",
     )
+    wheels = commands.add_parser("sign-wheels", help="sign the lists of a wheelhouse; `flash` does so by itself")
+    wheels.add_argument("wheelhouse", type=Path, metavar="WHEELHOUSE")
     library = commands.add_parser("library", help="show or record which op libraries the devices of this fleet have")
     library.add_argument(
         "wheels", type=Path, nargs="*", metavar="WHEEL|WHEELHOUSE", help="what devices install; `flash` records its own"
@@ -82,7 +85,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     library.add_argument("--forget", metavar="SHA256", help="take the one whose hash begins so off the record")
     enrol = commands.add_parser("enrol", help="answer new devices while no run does")
     broker = commands.add_parser("broker", help="run Mosquitto with the configuration that `init` made")
-    for command in (token, members, ban, sign, library, enrol, broker):
+    for command in (token, members, ban, sign, wheels, library, enrol, broker):
         command.add_argument(
             "--dir", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="the folder of `init` (default: ./fleet)"
         )
@@ -104,6 +107,8 @@ def main(arguments: argparse.Namespace) -> int:
             return _library(authority, arguments.wheels, arguments.forget)
         case "sign":
             return _sign(authority, arguments)
+        case "sign-wheels":
+            return _sign_wheels(authority, arguments.wheelhouse)
         case "enrol":
             return _enrol(authority)
         case _:
@@ -251,6 +256,12 @@ def _sign_artifacts(authority: Authority, artifacts: Path, libraries: list[Path]
             "`sparsyedge flash` records what it puts on cards, or run `sparsyedge coordinator library WHEEL "
             f"--dir {authority.folder}`, then sign again"
         )
+
+
+def _sign_wheels(authority: Authority, wheelhouse: Path) -> int:
+    for path in sign_wheels(authority, wheelhouse):
+        _say(f"signed {path} with key {authority.signing_key[:12]}...: {path.name}.sig is beside it")
+    return 0
 
 
 def _library(authority: Authority, wheels: list[Path], forgotten: str | None) -> int:

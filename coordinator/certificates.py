@@ -7,7 +7,6 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -75,7 +74,8 @@ def read_csr(pem: str, *, device: str) -> ec.EllipticCurvePublicKey:
         valid = request.is_signature_valid
         names = [attribute.value for attribute in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         public = request.public_key()
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+    # The library has many errors without a class in common, such as InvalidVersion; a newcomer can cause any of them.
+    except Exception as error:
         raise SecurityError("the certificate request cannot be read") from error
     if not valid:
         raise SecurityError("the certificate request is not signed with the key that it is for")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.storage import make_private_folder
 
 __all__ = ["LOCK_NAME", "RunLock"]
 
@@ -25,8 +26,8 @@ class RunLock:
     def __enter__(self) -> Self:
         path = self._run_dir / LOCK_NAME
         try:
-            self._run_dir.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            make_private_folder(self._run_dir)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise RunError(
                 f"cannot make the run directory {self._run_dir}: {error}; choose another `run_dir`"

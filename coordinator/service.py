@@ -37,7 +37,7 @@ from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.link import Link
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.methods import method_of
-from sparsyedge.edge.storage import remove_leftovers
+from sparsyedge.edge.storage import private_files, remove_leftovers
 from sparsyedge.edge.tensors import State, dense_bytes, model_id
 
 __all__ = ["Coordinator", "prepare"]
@@ -141,7 +141,12 @@ class Coordinator:
         # The broker first: a run directory without a run in it would only be in the way of the next attempt.
         link.open()
         try:
-            with RunLock(config.run_path), self._lease() as check, closing(self._open_store()) as store:
+            with (
+                private_files(),
+                RunLock(config.run_path),
+                self._lease() as check,
+                closing(self._open_store()) as store,
+            ):
                 return self._record(link, store, check)
         finally:
             link.close()

@@ -18,6 +18,7 @@ from sparsyedge.coordinator.store_reader import StoreReader
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.faults import crash_point
 from sparsyedge.edge.messages import DeviceStatus, Report
+from sparsyedge.edge.storage import make_private_folder
 
 __all__ = ["STORE_NAME", "AcceptedUpdate", "ClosedRound", "Store"]
 
@@ -73,8 +74,9 @@ class Store(StoreReader):
         """A new store in `run_dir`; raises RunError where a run is there already, which is never overwritten."""
         path = run_dir / STORE_NAME
         try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            path.touch(exist_ok=False)
+            make_private_folder(run_dir)
+            # SQLite gives its other files the mode of this one.
+            path.touch(mode=0o600, exist_ok=False)
         except FileExistsError as error:
             raise RunError(f"{run_dir} already holds a run; choose another `run_dir` in the config") from error
         except OSError as error:

@@ -38,7 +38,7 @@ from sparsyedge.edge.outbox import Outbox
 from sparsyedge.edge.refusal import retry_delay_s
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.signature import update_statement
-from sparsyedge.edge.storage import remove_leftovers
+from sparsyedge.edge.storage import private_files, remove_leftovers
 from sparsyedge.edge.trust import Trust
 from sparsyedge.edge.workbench import Workbench
 
@@ -70,7 +70,8 @@ def main(argv: list[str]) -> int:
     for line in describe(form_of(dataset), dataset.train):
         log.info("%s", line)
     try:
-        _run(config, dataset, workbench, meter=meter, until_finished=options.until_finished)
+        with private_files():
+            _run(config, dataset, workbench, meter=meter, until_finished=options.until_finished)
     finally:
         meter.stop()
     return 0

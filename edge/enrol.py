@@ -162,7 +162,8 @@ def _add_table(lines: list[str], name: str, table: dict[str, Any]) -> None:
         lines.append(f"[{name}]")
     values = {key: value for key, value in table.items() if value is not None}
     lines += [
-        f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        # The one character that JSON takes as it is and TOML does not.
+        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for key, value in values.items()
         if not isinstance(value, dict)
     ]

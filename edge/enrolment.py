@@ -24,6 +24,7 @@ __all__ = [
     "EnrolRequest",
     "Enrolled",
     "NotEnrolled",
+    "parse_device_file",
     "read_device_file",
     "write_device_file",
 ]
@@ -31,6 +32,8 @@ __all__ = [
 DEVICE_FILE_NAME = "sparsyedge-device.json"
 DEVICE_FILE_VERSION = 1
 MAX_FILE_BYTES = 64 * 1024
+MAX_UNIX_S = 253_402_300_799
+"""The end of the year 9999, the last that calendars agree about."""
 
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z")]
@@ -58,7 +61,7 @@ class DeviceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What artifacts must be signed with."""
     token: Token | None = None
     """Good for one enrolment of this device; taken out of the file by the enrolment."""
-    token_until: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    token_until: Annotated[int, msgspec.Meta(ge=0, le=MAX_UNIX_S)] | None = None
     """When the token expires, in seconds since 1970, for whoever handles the file; the coordinator goes by its own."""
     data: DataConfig | None = None
     """What the device trains on; without it somebody writes the device's config."""
@@ -97,12 +100,17 @@ def read_device_file(path: Path) -> DeviceFile:
             content = file.read(MAX_FILE_BYTES)
     except OSError as error:
         raise SecurityError(f"cannot read the device file {path}: {error.strerror}; check the path") from error
+    return parse_device_file(content, str(path))
+
+
+def parse_device_file(content: bytes, name: str) -> DeviceFile:
+    """The same of a file's content, called `name` in the error."""
     try:
         return msgspec.json.decode(content, type=DeviceFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # The message names a key and never a value: the token is one.
         raise SecurityError(
-            f"{path} is not a valid {DEVICE_FILE_NAME}: {error}; make it with `sparsyedge coordinator token`"
+            f"{name} is not a valid {DEVICE_FILE_NAME}: {error}; make it with `sparsyedge coordinator token`"
         ) from error
 
 

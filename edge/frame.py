@@ -62,6 +62,8 @@ FRAME_SLACK_BYTES = 2 << 20
 BLOCK_HEADER_BYTES = 3
 REPEATED_BYTE = 1
 CHECKSUM_BYTES = 4
+HONEST_BLOCK_BYTES = 1 << 10
+"""zstd fills a block with 128 KiB unless it is told to end it; the splitter of its slow levels stops far above this."""
 
 Codec = Literal["lossless", "bf16", "int8"]
 """How the values of weights travel; all other tensors always travel without loss."""
@@ -204,9 +206,12 @@ def decompress(section: bytes, expected: int) -> bytes:
 
 
 class SectionReader:
-    """Gives a compressed section piece by piece; raises FrameError for one that is not `expected` bytes, no more."""
+    """Gives a compressed section piece by piece; raises FrameError for one that is not `expected` bytes, no more.
 
-    def __init__(self, section: bytes | memoryview, expected: int) -> None:
+    `planes` is how many times its encoder may have ended a block before it was full.
+    """
+
+    def __init__(self, section: bytes | memoryview, expected: int, *, planes: int = 1) -> None:
         if expected == 0:
             if section:
                 raise FrameError(f"section of {len(section)} bytes, though the header implies none")
@@ -214,7 +219,9 @@ class SectionReader:
         try:
             if zstandard.frame_content_size(section) != expected:
                 raise FrameError(f"section does not declare the {expected} bytes that the header implies")
-            if _compressed_bytes(section) != len(section):
+            # One more for the empty block that says that a section ends.
+            allowed = expected // HONEST_BLOCK_BYTES + planes + 1
+            if _compressed_bytes(section, allowed) != len(section):
                 raise FrameError("section is cut, or has bytes behind its end")
             decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
             self._stream = decompressor.stream_reader(section)
@@ -234,17 +241,21 @@ class SectionReader:
             filled += count
 
 
-def _compressed_bytes(section: bytes | memoryview) -> int:
-    """How long the first zstd frame of a section is, by its blocks' headers; beyond the section where it is cut."""
+def _compressed_bytes(section: bytes | memoryview, allowed: int) -> int:
+    """How long the first zstd frame of a section is, by its blocks' headers; beyond the section where it is cut.
+
+    Blocks may be empty, so that three bytes make one: the walk ends with a FrameError after as many as are allowed.
+    """
     end = zstandard.frame_header_size(section)
-    last = False
-    while not last and end + BLOCK_HEADER_BYTES <= len(section):
+    for _ in range(allowed):
+        if end + BLOCK_HEADER_BYTES > len(section):
+            return len(section) + 1
         header = int.from_bytes(section[end : end + BLOCK_HEADER_BYTES], "little")
         last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
         end += BLOCK_HEADER_BYTES + (1 if kind == REPEATED_BYTE else size)
-    if not last:
-        return len(section) + 1
-    return end + (CHECKSUM_BYTES if zstandard.get_frame_parameters(section).has_checksum else 0)
+        if last:
+            return end + (CHECKSUM_BYTES if zstandard.get_frame_parameters(section).has_checksum else 0)
+    raise FrameError(f"section of {len(section)} bytes has more than the {allowed} blocks that its content can need")
 
 
 def max_frame_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:

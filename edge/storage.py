@@ -5,12 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sparsyedge.edge.faults import crash_point
 
-__all__ = ["remove_leftovers", "sha256_file", "write_atomically", "write_pieces_atomically"]
+__all__ = [
+    "make_private_folder",
+    "private_files",
+    "remove_leftovers",
+    "sha256_file",
+    "write_atomically",
+    "write_pieces_atomically",
+]
 
 UNFINISHED = ".part"
 
@@ -47,6 +55,22 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes | memoryview], *,
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Whatever this process makes while the block lasts, SQLite's files included, is for its owner alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def make_private_folder(path: Path) -> None:
+    """A folder that only its owner enters; one that is there already stays as its owner has made it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
 
 
 def remove_leftovers(directory: Path) -> None:

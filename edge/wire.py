@@ -388,7 +388,7 @@ def _last(bits: Bits, count: int) -> Bits:
 def _fill(section: memoryview, tensors: Sequence[Bits], word: np.dtype[Any]) -> None:
     """Read the words of a value section into their places, a piece of a plane at a time."""
     left = word.itemsize * sum(words.size for words in tensors)
-    stream = SectionReader(section, left)
+    stream = SectionReader(section, left, planes=word.itemsize * len(tensors))
     buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
     piece = buffer[:0]
     for byte, words in itertools.product(range(word.itemsize), tensors):

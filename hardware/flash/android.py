@@ -17,16 +17,20 @@ import msgspec
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.edge.storage import write_atomically
-from sparsyedge.hardware.flash.wheelhouse import PYTHONS, select
+from sparsyedge.hardware.flash.wheel_list import Signer, device_wheels
+from sparsyedge.hardware.flash.wheelhouse import PYTHONS
 
 __all__ = ["make_bundle"]
 
 _SOURCE = Path(__file__).with_name("phone")
+_INSTALLER = Path(__file__).with_name("card") / "install_wheels.sh"
 _MARK = b"@PAYLOAD_OFFSET@"
 _OFFSET_DIGITS = 16
 
 
-def make_bundle(out: Path | None, device: DeviceFile, *, wheelhouse: Path, data: Sequence[Path] = ()) -> Path:
+def make_bundle(
+    out: Path | None, device: DeviceFile, *, wheelhouse: Path, sign: Signer, data: Sequence[Path] = ()
+) -> Path:
     """Write the bundle of one phone; readable by its owner alone, since it holds a token."""
     path = out or Path(f"sparsyedge-{device.device}.sh")
     if path.exists():
@@ -35,26 +39,24 @@ def make_bundle(out: Path | None, device: DeviceFile, *, wheelhouse: Path, data:
     # The number has as many digits as its place holder, so that it does not move what it points at. tail counts from 1.
     offset = f"{len(script) + 1:0{_OFFSET_DIGITS}d}".encode()
     assert len(offset) == len(_MARK)
-    write_atomically(path, script.replace(_MARK, offset) + _payload(device, wheelhouse, data), private=True)
+    # Wheels of both Pythons: which Debian the phone's proot-distro installs is decided there.
+    payload = _payload(device, device_wheels(wheelhouse, PYTHONS, sign), data)
+    write_atomically(path, script.replace(_MARK, offset) + payload, private=True)
     return path
 
 
-def _payload(device: DeviceFile, wheelhouse: Path, data: Sequence[Path]) -> bytes:
+def _payload(device: DeviceFile, wheels: dict[str, bytes], data: Sequence[Path]) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name in ("setup.sh", "run.sh"):
             _add(archive, name, (_SOURCE / name).read_bytes())
+        _add(archive, _INSTALLER.name, _INSTALLER.read_bytes())
         _add(archive, DEVICE_FILE_NAME, msgspec.json.encode(device))
-        for wheel in _wheels(wheelhouse):
-            _add(archive, f"wheels/{wheel.name}", wheel.read_bytes())
+        for name, wheel in wheels.items():
+            _add(archive, f"wheels/{name}", wheel)
         for path in data:
             _add(archive, f"data/{path.name}", path.read_bytes())
     return content.getvalue()
-
-
-def _wheels(wheelhouse: Path) -> list[Path]:
-    """Those of both Pythons: which Debian the phone's proot-distro installs is decided there."""
-    return sorted({wheel.path for python in PYTHONS for wheel in select(wheelhouse, python)})
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

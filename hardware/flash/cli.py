@@ -14,16 +14,18 @@ from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.enrolment import DeviceFile, read_device_file
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.edge.installation import checkout, installed_wheel
+from sparsyedge.edge.storage import write_atomically
 from sparsyedge.hardware.flash.android import make_bundle
 from sparsyedge.hardware.flash.card import CardPlan, device_names, make_cards
 from sparsyedge.hardware.flash.card_data import CardData, card_data, check_named
 from sparsyedge.hardware.flash.disk import look_up, write_card
 from sparsyedge.hardware.flash.first_boot import Wifi
-from sparsyedge.hardware.flash.fleet import Inviter, check_authority, record_library
+from sparsyedge.hardware.flash.fleet import Inviter, check_authority, record_library, sign_here, signed_elsewhere
 from sparsyedge.hardware.flash.next_steps import after_bundle, after_cards
 from sparsyedge.hardware.flash.own_wheel import own_wheel
 from sparsyedge.hardware.flash.verify import inspect_card
 from sparsyedge.hardware.flash.wheel_cache import CACHE, kept_wheelhouse
+from sparsyedge.hardware.flash.wheel_list import WheelList, write_lists
 from sparsyedge.hardware.flash.wheelhouse import PYTHONS, collect
 
 __all__ = ["main", "make_parser"]
@@ -66,6 +68,7 @@ def _pi(arguments: argparse.Namespace) -> int:
             invite=supplies.invite,
             wifi=wifi,
             wheelhouse=supplies.wheelhouse,
+            sign=supplies.sign,
             data=supplies.files,
         )
         cards = []
@@ -95,8 +98,12 @@ def _wheelhouse(arguments: argparse.Namespace) -> int:
     megabytes = sum(wheel.path.stat().st_size for wheel in wheels) / 1e6
     pythons = ", ".join(arguments.python or PYTHONS)
     _say(f"{arguments.out}: {len(wheels)} wheels for Python {pythons} on 64-bit ARM, {megabytes:.0f} MB")
+    lists = write_lists(arguments.out)
     if arguments.fleet_dir is not None:
         _say(record_library(arguments.fleet_dir, arguments.out))
+        for made in lists:
+            write_atomically(arguments.out / f"{made.name}.sig", sign_here(arguments.fleet_dir, made))
+        _say(f"{', '.join(made.name for made in lists)}: signed for the fleet of {arguments.fleet_dir}")
     return 0
 
 
@@ -104,7 +111,9 @@ def _android(arguments: argparse.Namespace) -> int:
     devices = device_names(arguments.device_id, 1)
     with _supplied(arguments, devices, board_data=PHONE_DATA) as supplies:
         device = supplies.invite(devices[0])
-        path = make_bundle(arguments.out, device, wheelhouse=supplies.wheelhouse, data=supplies.files)
+        path = make_bundle(
+            arguments.out, device, wheelhouse=supplies.wheelhouse, sign=supplies.sign, data=supplies.files
+        )
     _say(f"{path}: a bundle for {devices[0]}, {path.stat().st_size / 1e6:.0f} MB (experimental)")
     _say_next(after_bundle(path, device, authority=supplies.authority))
     return 0
@@ -123,6 +132,13 @@ class _Supplies:
     authority: Path | None
     """None where it is on another machine."""
     invited: list[DeviceFile] = field(default_factory=list)
+
+    def sign(self, wheels: WheelList) -> bytes:
+        """The fleet's signature of a list of wheels."""
+        if self.authority is not None:
+            return sign_here(self.authority, wheels)
+        assert self.inviter.ready is not None
+        return signed_elsewhere(self.wheelhouse, wheels, signing_key=self.inviter.ready.signing_key)
 
     def invite(self, device: str) -> DeviceFile:
         made = self.inviter.invite(device)

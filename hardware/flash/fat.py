@@ -11,11 +11,15 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
+import numpy as np
+
 from sparsyedge.edge.errors import FlashError
-from sparsyedge.hardware.flash.fat_names import long_name_entries, long_name_piece, short_name
+from sparsyedge.hardware.flash.fat_layout import read_layout
+from sparsyedge.hardware.flash.fat_names import LongName, long_name_entries
 
 __all__ = ["FatVolume"]
 
@@ -23,7 +27,7 @@ ENTRY_BYTES = 32
 END_OF_CHAIN = 0x0FFFFFFF
 FIRST_RESERVED = 0x0FFFFFF7  # this and above is no cluster: bad, or the end of a chain
 CLUSTER_MASK = 0x0FFFFFFF
-MIN_FAT32_CLUSTERS = 65525
+MAX_FOLDER_BYTES = 2 << 20  # of 65,536 entries, which is as many as other systems read
 DELETED, END_OF_FOLDER = 0xE5, 0x00
 VOLUME_LABEL, FOLDER, LONG_NAME = 0x08, 0x10, 0x0F
 # 2024-01-01, midnight: two images made from the same inputs are the same bytes.
@@ -47,26 +51,11 @@ class FatVolume:
 
     def __init__(self, file: BinaryIO, offset: int) -> None:
         self._file = file
-        self._offset = offset
-        file.seek(offset)
-        boot = file.read(512)
-        if len(boot) < 512 or boot[510:512] != b"\x55\xaa":
-            raise FlashError("the boot partition has no FAT file system; take an unchanged Raspberry Pi OS image")
-        sector, per_cluster, reserved, tables = _numbers("<HBHB", boot, 11)
-        (small_sectors,) = _numbers("<H", boot, 19)
-        sectors, table_sectors = _numbers("<II", boot, 32)
-        self._root, self._info_sector = _numbers("<IH", boot, 44)
-        if sector not in (512, 1024, 2048, 4096) or not per_cluster or not tables or not table_sectors:
-            raise FlashError("the boot partition is not FAT32; take an unchanged Raspberry Pi OS image")
-        self._sector = sector
-        self._cluster_bytes = sector * per_cluster
-        self._tables = [reserved + number * table_sectors for number in range(tables)]
-        self._data_sector = reserved + tables * table_sectors
-        clusters = ((sectors or small_sectors) - self._data_sector) // per_cluster
-        self._clusters = min(clusters, table_sectors * sector // 4 - 2)
-        if self._clusters < MIN_FAT32_CLUSTERS:
-            raise FlashError("the boot partition is FAT12 or FAT16, allowed is FAT32; take a Raspberry Pi OS image")
-        file.seek(offset + reserved * sector)
+        self._layout = read_layout(file, offset)
+        self._clusters = self._layout.clusters
+        self._cluster_bytes = self._layout.cluster_bytes
+        self._root = self._layout.root
+        file.seek(self._layout.tables[0])
         self._table = array.array("I", file.read((self._clusters + 2) * 4))
         if sys.byteorder == "big":
             self._table.byteswap()
@@ -77,7 +66,8 @@ class FatVolume:
     @property
     def free_bytes(self) -> int:
         """What fits in yet, in whole clusters."""
-        return sum(1 for link in self._table[2:] if link & CLUSTER_MASK == 0) * self._cluster_bytes
+        links = np.frombuffer(self._table, dtype=np.uint32)[2:]
+        return int(np.count_nonzero(links & CLUSTER_MASK == 0)) * self._cluster_bytes
 
     def size_on_disk(self, size: int) -> int:
         """What a file of that size takes."""
@@ -94,7 +84,12 @@ class FatVolume:
         entry = self._find(PurePosixPath(path))
         if entry is None or entry.is_folder:
             return None
-        return self._read_chain(entry.cluster)[: entry.size] if entry.size else b""
+        if entry.size == 0:
+            return b""
+        content = self._read_chain(entry.cluster, limit=self.size_on_disk(entry.size))
+        if len(content) < entry.size:
+            raise FlashError(f"{path} on the boot partition ends too early; download the image again")
+        return content[: entry.size]
 
     def write(self, path: str, content: bytes) -> None:
         """Make or replace a file; missing folders are made."""
@@ -110,8 +105,8 @@ class FatVolume:
         if sys.byteorder == "big":
             table = array.array("I", table)
             table.byteswap()
-        for start in self._tables:
-            self._file.seek(self._offset + start * self._sector)
+        for start in self._layout.tables:
+            self._file.seek(start)
             self._file.write(table.tobytes())
         self._forget_free_count()
         self._file.flush()
@@ -153,25 +148,22 @@ class FatVolume:
         return next((entry for entry in self._entries(folder) if entry.name.lower() == name.lower()), None)
 
     def _entries(self, folder: int) -> Iterator[_Entry]:
-        content = self._read_chain(folder)
-        pieces: list[str] = []
-        first = 0
+        content = self._read_folder(folder)
+        long_name = LongName()
         for place in range(0, len(content), ENTRY_BYTES):
             raw = content[place : place + ENTRY_BYTES]
             if raw[0] == END_OF_FOLDER:
                 return
             if raw[0] == DELETED:
-                pieces.clear()
+                long_name.forget()
             elif raw[11] & 0x3F == LONG_NAME:
-                first = first if pieces else place
-                pieces.insert(0, long_name_piece(raw))
-            elif not raw[11] & VOLUME_LABEL:
-                high, low, size = struct.unpack("<20xH4xHI", raw)
-                name = "".join(pieces) or short_name(raw)
-                yield _Entry(name, bool(raw[11] & FOLDER), high << 16 | low, size, first if pieces else place, place)
-                pieces.clear()
+                long_name.add(raw, place)
+            elif raw[11] & VOLUME_LABEL:
+                long_name.forget()
             else:
-                pieces.clear()
+                high, low, size = struct.unpack("<20xH4xHI", raw)
+                name, first = long_name.take(raw, place)
+                yield _Entry(name, bool(raw[11] & FOLDER), high << 16 | low, size, first, place)
 
     def _remove_entry(self, folder: int, name: str) -> None:
         entry = self._entry(folder, name)
@@ -179,7 +171,7 @@ class FatVolume:
             return
         if entry.is_folder:
             raise FlashError(f"{name} on the boot partition is a folder and must be a file; take another image")
-        content = bytearray(self._read_chain(folder))
+        content = bytearray(self._read_folder(folder))
         for place in range(entry.first, entry.last + 1, ENTRY_BYTES):
             content[place] = DELETED
         self._rewrite_chain(folder, bytes(content))
@@ -188,7 +180,7 @@ class FatVolume:
             self._next_free = min(self._next_free, cluster)
 
     def _add_entry(self, folder: int, name: str, *, attributes: int, cluster: int, size: int) -> None:
-        content = self._read_chain(folder)
+        content = self._read_folder(folder)
         taken = {content[place : place + 11] for place in range(0, len(content), ENTRY_BYTES)}
         short, long_entries = long_name_entries(name, taken)
         entries = long_entries + _entry_bytes(short, attributes, cluster, size)
@@ -201,17 +193,27 @@ class FatVolume:
     # ---- clusters ----------------------------------------------------------------------------------------------------
 
     def _chain(self, cluster: int) -> Iterator[int]:
-        for _ in range(self._clusters + 1):
+        seen = set()
+        while True:
             if not 2 <= cluster < self._clusters + 2:
                 raise FlashError(f"the boot partition is damaged at cluster {cluster}; download the image again")
+            if cluster in seen:
+                raise FlashError("the boot partition is damaged: a file has no end; download the image again")
+            seen.add(cluster)
             yield cluster
             cluster = self._table[cluster] & CLUSTER_MASK
             if cluster >= FIRST_RESERVED:
                 return
-        raise FlashError("the boot partition is damaged: a file has no end; download the image again")
 
-    def _read_chain(self, cluster: int) -> bytes:
-        return b"".join(self._read_cluster(one) for one in self._chain(cluster))
+    def _read_chain(self, cluster: int, *, limit: int) -> bytes:
+        """What a chain holds, or its first `limit` bytes, in whole clusters."""
+        return b"".join(self._read_cluster(one) for one in islice(self._chain(cluster), limit // self._cluster_bytes))
+
+    def _read_folder(self, cluster: int) -> bytes:
+        content = self._read_chain(cluster, limit=MAX_FOLDER_BYTES + self._cluster_bytes)
+        if len(content) > MAX_FOLDER_BYTES:
+            raise FlashError("the boot partition is damaged: a folder is too long; download the image again")
+        return content
 
     def _write_chain(self, content: bytes) -> int:
         """A new chain that holds the content, filled up with zeros."""
@@ -250,26 +252,19 @@ class FatVolume:
         self._next_free = free[-1] + 1
         return free
 
-    def _place(self, cluster: int) -> int:
-        return self._offset + self._data_sector * self._sector + (cluster - 2) * self._cluster_bytes
-
     def _read_cluster(self, cluster: int) -> bytes:
-        self._file.seek(self._place(cluster))
+        self._file.seek(self._layout.place(cluster))
         return self._file.read(self._cluster_bytes)
 
     def _write_cluster(self, cluster: int, content: bytes) -> None:
-        self._file.seek(self._place(cluster))
+        self._file.seek(self._layout.place(cluster))
         self._file.write(content)
 
     def _forget_free_count(self) -> None:
         """FSInfo's count of free clusters is a hint; all ones say that nobody knows."""
-        if self._info_sector not in (0, 0xFFFF):
-            self._file.seek(self._offset + self._info_sector * self._sector + 488)
+        if self._layout.info is not None:
+            self._file.seek(self._layout.info)
             self._file.write(b"\xff" * 8)
-
-
-def _numbers(layout: str, content: bytes, place: int) -> tuple[int, ...]:
-    return struct.unpack_from(layout, content, place)
 
 
 def _entry_bytes(short: bytes, attributes: int, cluster: int, size: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["long_name_entries", "long_name_piece", "short_name", "short_name_checksum"]
+__all__ = ["LongName", "long_name_entries", "short_name", "short_name_checksum"]
 
 _PIECES = ((1, 11), (14, 26), (28, 32))  # where an entry of a long name keeps its 13 characters
 _CHARACTERS = 13
@@ -22,7 +22,39 @@ def short_name(raw: bytes) -> str:
     return f"{stem}.{extension}" if extension else stem
 
 
-def long_name_piece(raw: bytes) -> str:
+class LongName:
+    """A long name as its entries come along, its end first; pieces that belong to no short entry are forgotten."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._first = self._awaited = self._checksum = 0
+
+    def add(self, raw: bytes, place: int) -> None:
+        """One more entry of a long name, which stands at `place` in its folder."""
+        order = raw[0]
+        if order & _LAST:
+            self._pieces, self._first = [], place
+            self._awaited, self._checksum = order & ~_LAST, raw[13]
+        elif order != self._awaited or raw[13] != self._checksum:
+            self._pieces, self._awaited = [], 0
+            return
+        self._pieces.insert(0, _piece(raw))
+        self._awaited -= 1
+
+    def take(self, raw: bytes, place: int) -> tuple[str, int]:
+        """The name of the short entry at `place`, and where its entries begin; starts anew."""
+        whole = self._pieces and self._awaited == 0 and self._checksum == short_name_checksum(raw[:11])
+        name = "".join(self._pieces) if whole else ""
+        taken = (name, self._first) if name else (short_name(raw), place)
+        self.forget()
+        return taken
+
+    def forget(self) -> None:
+        """What came so far belongs to nothing."""
+        self._pieces, self._awaited = [], 0
+
+
+def _piece(raw: bytes) -> str:
     """The characters that one entry holds of a long name."""
     text = b"".join(raw[start:end] for start, end in _PIECES).decode("utf-16-le", errors="replace")
     return text.split("\0")[0].rstrip("\uffff")

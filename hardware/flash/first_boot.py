@@ -88,8 +88,9 @@ def firstrun_files(device: str, wifi: Wifi | None, command_line: bytes) -> dict[
         f"sed -i 's| systemd\\.[^ ]*||g' {BOOT}/cmdline.txt",
         "exit 0",
     ]
-    words = [word for word in command_line.decode().split() if not word.startswith("systemd.")]
+    # The kernel takes bytes, and so do we: a stray one is no reason to fail.
+    words = [word for word in command_line.split() if not word.startswith(b"systemd.")]
     return {
         "firstrun.sh": "\n".join([*lines, ""]).encode(),
-        "cmdline.txt": f"{' '.join(words)} {_RUN_ONCE}\n".encode(),
+        "cmdline.txt": b" ".join((*words, _RUN_ONCE.encode())) + b"\n",
     }

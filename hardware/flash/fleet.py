@@ -1,4 +1,4 @@
-"""What a card needs of its fleet's authority: an identity, and its op library on record.
+"""What a card needs of its fleet's authority: an identity, its op library on record, and wheels that are signed.
 
 It is asked by commands of `sparsyedge coordinator`, since this folder imports nothing but edge.
 """
@@ -17,10 +17,12 @@ import msgspec
 from sparsyedge.edge import cli
 from sparsyedge.edge.config import DataConfig
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile, read_device_file
-from sparsyedge.edge.errors import FlashError, SparsyedgeError
+from sparsyedge.edge.errors import FlashError, SecurityError, SparsyedgeError
+from sparsyedge.edge.wheel_list import check_list
 from sparsyedge.hardware.flash.verify import as_utc
+from sparsyedge.hardware.flash.wheel_list import WheelList, write_lists
 
-__all__ = ["Inviter", "check_authority", "record_library"]
+__all__ = ["Inviter", "check_authority", "record_library", "sign_here", "signed_elsewhere"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,31 @@ def check_authority(folder: Path) -> None:
 def record_library(folder: Path, wheelhouse: Path) -> str:
     """Put the op library of the wheelhouse on the authority's record, for `sign`; returns what it says about that."""
     return _coordinator("library", str(wheelhouse), "--dir", str(folder)).rstrip()
+
+
+def sign_here(folder: Path, wheels: WheelList) -> bytes:
+    """The signature of a list by the authority in `folder`."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / wheels.name
+        path.write_bytes(wheels.content)
+        _coordinator("sign-wheels", place, "--dir", str(folder))
+        return path.with_name(f"{path.name}.sig").read_bytes()
+
+
+def signed_elsewhere(wheelhouse: Path, wheels: WheelList, *, signing_key: str) -> bytes:
+    """The signature that lies in the wheelhouse, made where the authority is; raises FlashError where none fits."""
+    path = wheelhouse / f"{wheels.name}.sig"
+    try:
+        signature = path.read_bytes()
+        check_list(wheels.content, signature, signing_key=signing_key, name=wheels.name)
+    except (OSError, SecurityError) as error:
+        write_lists(wheelhouse)
+        raise FlashError(
+            f"the wheels in {wheelhouse} are not signed by this device's fleet, so it would not install them; copy "
+            f"{wheels.name} from there to where the authority is, run `sparsyedge coordinator sign-wheels FOLDER` on "
+            f"its folder, and bring {path.name} back"
+        ) from error
+    return signature
 
 
 def _coordinator(*command: str) -> str:

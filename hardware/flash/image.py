@@ -18,6 +18,8 @@ from sparsyedge.hardware.flash.partitions import boot_partition
 __all__ = ["OsImage", "boot_volume", "identify", "unpack"]
 
 COPY_BYTES = 4 << 20
+MAX_VARINT_BITS = 63
+"""Of a number in .xz; one without an end would take time that goes with the square of its length."""
 XZ_MAGIC = b"\xfd7zXZ\x00"
 OTHER_ARCHIVES = {b"PK\x03\x04": "zip", b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -82,8 +84,8 @@ def unpack(image: Path, target: Path) -> None:
                 _copy(stack.enter_context(lzma.open(file)) if packed else file, out)
     except FileNotFoundError as error:
         raise FlashError(f"no image {image}; check the path") from error
-    except (lzma.LZMAError, EOFError) as error:
-        raise FlashError(f"{image} is damaged: {error}; download it again") from error
+    except (lzma.LZMAError, EOFError, MemoryError) as error:
+        raise FlashError(f"{image} is damaged: {error or 'it asks for too much memory'}; download it again") from error
     except OSError as error:
         raise FlashError(f"cannot copy {image} to {target}: {error.strerror}") from error
 
@@ -127,6 +129,8 @@ def _unpacked_bytes(file: BinaryIO, image: Path) -> int:
 def _varints(content: bytes) -> Iterator[int]:
     number = shift = 0
     for byte in content:
+        if shift == MAX_VARINT_BITS:
+            raise ValueError("a number without an end")
         number |= (byte & 0x7F) << shift
         shift += 7
         if not byte & 0x80:

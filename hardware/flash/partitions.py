@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -24,13 +25,23 @@ class Partition:
 
 
 def boot_partition(file: BinaryIO, name: str) -> Partition:
-    """The first FAT32 partition of the image; raises FlashError where there is none."""
+    """The first FAT32 partition of the image; raises FlashError where there is none, or where the image is cut."""
+    size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(SECTOR)
     if len(head) < SECTOR or head[510:] != b"\x55\xaa":
         raise FlashError(f"{name} has no partition table; take a Raspberry Pi OS Lite (64-bit) image, .img or .img.xz")
-    for number in range(4):
-        kind, start, sectors = struct.unpack_from("<4xB3xII", head, 446 + 16 * number)
-        if kind in FAT32_TYPES and start and sectors:
-            return Partition(start * SECTOR, sectors * SECTOR)
-    raise FlashError(f"{name} has no FAT32 boot partition; take a Raspberry Pi OS Lite (64-bit) image")
+    partitions = [
+        (kind, Partition(start * SECTOR, sectors * SECTOR))
+        for kind, start, sectors in (struct.unpack_from("<4xB3xII", head, 446 + 16 * number) for number in range(4))
+        if kind and start and sectors
+    ]
+    boot = next((partition for kind, partition in partitions if kind in FAT32_TYPES), None)
+    if boot is None:
+        raise FlashError(f"{name} has no FAT32 boot partition; take a Raspberry Pi OS Lite (64-bit) image")
+    end = max(partition.start + partition.size for _, partition in partitions)
+    if end > size:
+        raise FlashError(
+            f"{name} is cut: its partitions end at byte {end} and the file at {size}; download or unpack it again"
+        )
+    return boot

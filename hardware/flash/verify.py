@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
-from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.errors import FlashError, SecurityError
+from sparsyedge.edge.wheel_list import LIST_NAME, check_list
 from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, card_files
 from sparsyedge.hardware.flash.image import OsImage, boot_volume, identify
 
-__all__ = ["CardReport", "as_utc", "inspect_card"]
+__all__ = ["CardReport", "as_utc", "inspect_card", "inspect_volume"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +65,22 @@ def as_utc(seconds: float) -> str:
 def inspect_card(path: Path) -> CardReport:
     """Read a card that `flash pi` made; raises FlashError that names the first thing that is wrong."""
     with boot_volume(path) as volume:
-        device = _device(volume, path)
-        system = identify(volume, path.name)
-        _check_first_boot(volume, system, path)
-        return CardReport(
-            system=system,
-            device=device,
-            wheels=_checked_wheels(volume, path),
-            data=tuple(volume.names(f"{CARD_FOLDER}/data")),
-            has_wifi=_has_wifi(volume, system),
-            free_bytes=volume.free_bytes,
-        )
+        return inspect_volume(volume, path)
+
+
+def inspect_volume(volume: FatVolume, path: Path) -> CardReport:
+    """The same of a card's boot partition."""
+    device = _device(volume, path)
+    system = identify(volume, path.name)
+    _check_first_boot(volume, system, path)
+    return CardReport(
+        system=system,
+        device=device,
+        wheels=_checked_wheels(volume, path, device, system),
+        data=tuple(volume.names(f"{CARD_FOLDER}/data")),
+        has_wifi=_has_wifi(volume, system),
+        free_bytes=volume.free_bytes,
+    )
 
 
 def _device(volume: FatVolume, path: Path) -> DeviceFile:
@@ -83,7 +89,7 @@ def _device(volume: FatVolume, path: Path) -> DeviceFile:
         raise FlashError(f"{path} has no {DEVICE_FILE_NAME}: it is a stock image, or its device has enrolled already")
     try:
         return msgspec.json.decode(content, type=DeviceFile)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FlashError(f"{DEVICE_FILE_NAME} on {path} cannot be read: {error}; make the card again") from error
 
 
@@ -98,18 +104,22 @@ def _check_first_boot(volume: FatVolume, system: OsImage, path: Path) -> None:
             raise FlashError(f"{path} has no {name}; make the card again")
 
 
-def _checked_wheels(volume: FatVolume, path: Path) -> tuple[str, ...]:
-    listed = (volume.read(f"{CARD_FOLDER}/wheels/SHA256SUMS") or b"").decode().splitlines()
-    if not listed:
+def _checked_wheels(volume: FatVolume, path: Path, device: DeviceFile, system: OsImage) -> tuple[str, ...]:
+    """The wheels on the card, if its board would install them."""
+    folder = f"{CARD_FOLDER}/wheels"
+    name = LIST_NAME.format(python=system.python)
+    content, signature = volume.read(f"{folder}/{name}"), volume.read(f"{folder}/{name}.sig")
+    if not content:
         raise FlashError(f"{path} has no wheels, so its board could not install sparsyedge; make the card again")
-    names = []
-    for line in listed:
-        sha256, _, name = line.partition("  ")
-        content = volume.read(f"{CARD_FOLDER}/wheels/{name}")
-        if content is None or hashlib.sha256(content).hexdigest() != sha256:
-            raise FlashError(f"{name} on {path} is {'missing' if content is None else 'damaged'}; make the card again")
-        names.append(name)
-    return tuple(names)
+    try:
+        listed = check_list(content, signature or b"", signing_key=device.signing_key, name=f"{name} on {path}")
+    except SecurityError as error:
+        raise FlashError(f"{error}; make the card again") from error
+    for file, sha256 in listed.items():
+        found = volume.read(f"{folder}/{file}")
+        if found is None or hashlib.sha256(found).hexdigest() != sha256:
+            raise FlashError(f"{file} on {path} is {'missing' if found is None else 'damaged'}; make the card again")
+    return tuple(file for file in listed if file.endswith(".whl"))
 
 
 def _has_wifi(volume: FatVolume, system: OsImage) -> bool:

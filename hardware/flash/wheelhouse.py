@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -45,7 +44,7 @@ class Wheel:
 
 
 def collect(out: Path, *, wheel: Path, pythons: Sequence[str] = PYTHONS) -> list[Wheel]:
-    """Download what our wheel needs on 64-bit ARM into a new folder, with pip itself and a list of hashes."""
+    """Download what our wheel needs on 64-bit ARM into a new folder, with pip itself."""
     if out.exists():
         raise FlashError(f"{out} exists; remove it, or choose another folder with --out")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +83,6 @@ def select(folder: Path, python: str) -> list[Wheel]:
         chosen[name] = max(fitting, key=lambda wheel: wheel.version)
         wanted += [Requirement(line) for line in _needs(chosen[name].path, python)]
     return sorted(chosen.values(), key=lambda wheel: wheel.name)
-
-
-def hash_list(wheels: Sequence[Wheel]) -> str:
-    """A SHA256SUMS file over the wheels, as sha256sum(1) checks it."""
-    lines = [f"{hashlib.sha256(wheel.path.read_bytes()).hexdigest()}  {wheel.path.name}\n" for wheel in wheels]
-    return "".join(lines)
 
 
 def _wheels(folder: Path) -> list[Wheel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import secrets
 import stat
@@ -158,10 +159,18 @@ def csr_of(name: str, private: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -
     return built.public_bytes(serialization.Encoding.PEM).decode()
 
 
+def csr_of_version_28(name: str) -> str:
+    """Of a version that the library refuses with an error that is no ValueError."""
+    der = base64.b64decode("".join(csr_of(name, key()).splitlines()[1:-1]))
+    body = base64.encodebytes(der.replace(b"\x02\x01\x00", b"\x02\x01\x1c", 1)).decode()
+    return f"-----BEGIN CERTIFICATE REQUEST-----\n{body}-----END CERTIFICATE REQUEST-----\n"
+
+
 @pytest.mark.parametrize(
     ("csr", "reason"),
     [
         ("rubbish", "cannot be read"),
+        (csr_of_version_28("pi-01"), "cannot be read"),
         (csr_of("pi-02", key()), "another name"),
         (csr_of("@coordinator", key()), "another name"),
         (csr_of("pi-01", ec.generate_private_key(ec.SECP384R1())), "P-256"),

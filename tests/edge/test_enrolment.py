@@ -60,6 +60,7 @@ def test_the_documented_device_file_is_a_valid_one(tmp_path: Path) -> None:
         ("token", "short-secret"),
         ("signing_key", "xyz"),
         ("version", 2),
+        ("token_until", 10**18),
         ("surprise", 1),
     ],
 )

@@ -2,6 +2,7 @@
 // address and undefined-behaviour sanitizers and runs it.
 //
 //   fuzz_codec [inputs] [first]      input number i depends on i alone: `fuzz_codec 1 4711` repeats number 4711
+//   fuzz_codec_guided [options]      the same under libFuzzer, whose bytes stand for the choices; coverage guides it
 //
 // Each input is an honest encoding of a random tensor, altered: bytes flipped, set, cut or added, and the numbers that
 // a header would claim (parameter, count, size) changed. A decoder may refuse it or decode it, and must
@@ -63,21 +64,34 @@ class Exact {
   std::unique_ptr<T, Release> data_;
 };
 
-// splitmix64: every seed gives another stream, and the same on every machine.
+// The choices that make an input: bytes from a tape as long as it lasts, then splitmix64, the same on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
+  Random(const uint8_t* tape, size_t size) : state_(size), tape_(tape), left_(size) {}
+  uint64_t Next() { return left_ > 0 ? FromTape(8) : Mixed(); }
+  uint64_t Below(uint64_t bound) {
+    if (bound == 0) return 0;
+    return (left_ > 0 ? FromTape(bound <= 1u << 8 ? 1 : bound <= 1u << 16 ? 2 : 8) : Mixed()) % bound;
+  }
+  bool OneIn(uint64_t n) { return Below(n) == 0; }
+
+ private:
+  uint64_t Mixed() {
     uint64_t z = state_ += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
   }
-  uint64_t Below(uint64_t bound) { return bound == 0 ? 0 : Next() % bound; }
-  bool OneIn(uint64_t n) { return Below(n) == 0; }
-
- private:
+  uint64_t FromTape(size_t bytes) {
+    uint64_t value = 0;
+    for (; bytes > 0 && left_ > 0; --bytes, --left_) value = value << 8 | *tape_++;
+    state_ = state_ * 31 + value;
+    return value;
+  }
   uint64_t state_;
+  const uint8_t* tape_ = nullptr;
+  size_t left_ = 0;
 };
 
 template <typename Function, typename... Arguments>
@@ -356,7 +370,31 @@ void TryValues(Random& random) {
   Require(moved == 0 || moved == kNotFinite, "a move ended in an unknown way");
 }
 
+void TryOne(Random& random) {
+  switch (random.Below(8)) {
+    case 0: TryValues(random); break;
+    case 1: case 2: case 3: TryNested(random); break;
+    default: TryMask(random); break;
+  }
+  Require(allocations_inside == 0, "the codec allocated memory");
+}
+
 }  // namespace
+
+#ifdef FUZZ_GUIDED
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  __sanitizer_install_malloc_and_free_hooks(CountAllocation, IgnoreRelease);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Random random(data, size);
+  TryOne(random);
+  return 0;
+}
+
+#else
 
 int main(int argc, char** argv) {
   const uint64_t inputs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 100000;
@@ -366,14 +404,11 @@ int main(int argc, char** argv) {
     if (i % 1024 == 0) alarm(20);
     current_input = first + i;
     Random random(current_input);
-    switch (random.Below(8)) {
-      case 0: TryValues(random); break;
-      case 1: case 2: case 3: TryNested(random); break;
-      default: TryMask(random); break;
-    }
-    Require(allocations_inside == 0, "the codec allocated memory");
+    TryOne(random);
   }
   std::printf("%llu inputs: none crashed, hung, left its buffers or allocated\n",
               static_cast<unsigned long long>(inputs));
   return 0;
 }
+
+#endif

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -162,6 +163,8 @@ def test_a_run_goes_on_without_a_device_that_is_killed_in_mid_round_and_takes_it
     assert summary.run.state == "finished"
     assert summary.rounds[0].updates == 2
     assert {device.id: device.rounds for device in summary.devices}["device-2"] >= 1, processes.log("device-2")
+    check_privacy(run_dir)
+    check_privacy(tmp_path / "work")
     check_costs(run_dir)
     check_model(run_dir / "model.onnx", expected=summary.rounds[-1].test_accuracy)
     check_predict(run_dir / "model.onnx", processes, expected=summary.rounds[-1].test_accuracy)
@@ -171,6 +174,15 @@ def test_a_run_goes_on_without_a_device_that_is_killed_in_mid_round_and_takes_it
     assert "the run is finished" in said[-3]
     assert f"the model is {run_dir}/model.onnx (sha256 {summary.run.model_sha256})" in said[-2]
     assert "run digits is finished, after round 8 of 8; leaving" in processes.log("device-0")
+
+
+def check_privacy(directory: Path) -> None:
+    """What a run or a device has made is for its owner alone, whatever the user's umask."""
+    paths = [directory, *directory.rglob("*")]
+    assert len(paths) > 3
+    modes = {str(path): stat.S_IMODE(path.stat().st_mode) for path in paths}
+    wanted = {str(path): 0o700 if path.is_dir() else 0o600 for path in paths}
+    assert modes == wanted
 
 
 def check_costs(run_dir: Path) -> None:

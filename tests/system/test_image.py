@@ -80,7 +80,7 @@ def make_lab(folder: Path) -> None:
     wheel = next((WORK / "wheels").glob("sparsyedge-*.whl"))
     sparsyedge("coordinator", "sign", "artifacts", "--op-library", str(wheel), folder=folder)
     digits = load("digits")
-    arrays: dict[str, Any] = {"names": np.arange(10)}
+    arrays: dict[str, Any] = {"names": np.arange(10).astype(str)}
     for part, samples in (("train", digits.train), ("test", digits.test)):
         # Files have the channels last.
         arrays[f"x_{part}"] = samples.x[:SAMPLES].transpose(0, 2, 3, 1)

@@ -1,19 +1,21 @@
 #!/bin/sh
 # Makes this board a device of its fleet. sparsyedge-firstboot.service runs it until it has succeeded; every step may be
-# run again. Needs a POSIX shell, coreutils, util-linux, passwd, systemd and python3, which every Debian has.
+# run again. Needs a POSIX shell, coreutils, util-linux, systemd, openssl and python3, which Raspberry Pi OS has. The user
+# and the folder that it writes to are install.sh's work: this script may not touch /etc.
 set -eu
 boot=${1:-/boot/firmware}
 home=/var/lib/sparsyedge
 venv=/opt/sparsyedge
 card=$boot/sparsyedge
 note=$boot/sparsyedge-error.txt
+log=${RUNTIME_DIRECTORY:-/run}/sparsyedge-firstboot.log
 
 step="begin"
 trap 'code=$?; [ $code -eq 0 ] || fail $code' EXIT
 fail() {
     echo "sparsyedge-firstboot: could not $step (exit code $1); trying again soon" >&2
     # Whoever puts the card into a reader finds this beside the other files.
-    { echo "could not $step"; [ ! -s /run/sparsyedge-firstboot.log ] || tail -n 5 /run/sparsyedge-firstboot.log; } > "$note" || true
+    { echo "could not $step"; [ ! -s "$log" ] || tail -n 5 "$log"; } > "$note" || true
 }
 begin() {
     step=$*
@@ -27,21 +29,10 @@ if [ -f "$card/flashed_at" ] && [ "$(date +%s)" -lt "$(cat "$card/flashed_at")" 
     date -s "@$(cat "$card/flashed_at")" > /dev/null
 fi
 
-begin "make the user sparsyedge"
-id sparsyedge > /dev/null 2>&1 || useradd --system --home-dir "$home" --shell /usr/sbin/nologin sparsyedge
-install -d -o sparsyedge -g sparsyedge -m 0700 "$home"
-# vcgencmd's device file belongs to this group on a Raspberry Pi.
-! getent group video > /dev/null || usermod --append --groups video sparsyedge
-
 if [ ! -f "$venv/.installed" ]; then
-    rm -rf "$venv"
-    begin "check the wheels on the card"
-    (cd "$card/wheels" && sha256sum --check --quiet SHA256SUMS)
     begin "install sparsyedge from the card"
-    python3 -m venv --without-pip "$venv"
-    PYTHONPATH=$(ls "$card"/wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet --no-index --no-compile \
-        --disable-pip-version-check --find-links "$card/wheels" sparsyedge 2> /run/sparsyedge-firstboot.log
-    touch "$venv/.installed"
+    sh /usr/local/lib/sparsyedge/install_wheels.sh "$card/wheels" "$boot/sparsyedge-device.json" "$venv" 2> "$log" ||
+        { cat "$log" >&2; exit 1; }
 fi
 
 if [ -d "$card/data" ]; then
@@ -57,8 +48,8 @@ if [ -f "$boot/sparsyedge-device.json" ]; then
     install -o sparsyedge -g sparsyedge -m 0600 "$boot/sparsyedge-device.json" "$home/sparsyedge-device.json"
 fi
 as_device "$venv/bin/sparsyedge" edge enrol "$home/sparsyedge-device.json" --identity "$home/identity" --timeout 300 \
-    2> /run/sparsyedge-firstboot.log || { cat /run/sparsyedge-firstboot.log >&2; exit 1; }
-cat /run/sparsyedge-firstboot.log
+    2> "$log" || { cat "$log" >&2; exit 1; }
+cat "$log"
 # All cores, and no more heat than the board bears without slowing down.
 sed -i -e "s/^threads = .*/threads = $(nproc)/" -e "s/^max_temperature_c = .*/max_temperature_c = 80.0/" "$home/identity/device.toml"
 

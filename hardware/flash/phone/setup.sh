@@ -6,14 +6,10 @@ home=/root/.local/share/sparsyedge
 venv=/opt/sparsyedge
 export HOME=/root
 
-command -v python3 > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 libstdc++6; }
-if [ ! -f "$venv/.installed" ]; then
-    rm -rf "$venv"
-    python3 -m venv --without-pip "$venv"
-    PYTHONPATH=$(ls "$bundle"/wheels/pip-*.whl) "$venv/bin/python" -m pip install --quiet --no-index \
-        --disable-pip-version-check --find-links "$bundle/wheels" sparsyedge
-    touch "$venv/.installed"
-fi
+# What is missing comes from Debian, whose packages apt checks by Debian's own signatures.
+{ command -v python3 && command -v openssl; } > /dev/null ||
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 libstdc++6 openssl; }
+[ -f "$venv/.installed" ] || sh "$bundle/install_wheels.sh" "$bundle/wheels" "$bundle/sparsyedge-device.json" "$venv"
 mkdir -p "$home/data"
 [ ! -d "$bundle/data" ] || cp "$bundle"/data/* "$home/data/"
 "$venv/bin/sparsyedge" edge enrol "$bundle/sparsyedge-device.json" --identity "$home/identity" --timeout 300

@@ -4,16 +4,17 @@ import contextlib
 import hashlib
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from fixtures.forgeries import FORGERIES, KEPT, SHAPES, Forge, Forgery, base
+from fixtures.forgeries import FORGERIES, KEPT, SHAPES, Forge, Forgery, base, compress, with_empty_blocks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparsyedge.edge.errors import FrameError
-from sparsyedge.edge.frame import MAX_HEADER_BYTES, Mask
+from sparsyedge.edge.frame import MAX_HEADER_BYTES, Mask, SectionReader
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.wire import Codec, decode_frame, encode_frame, read_header
 
@@ -45,6 +46,34 @@ def test_forged_frame_is_refused_without_taking_memory(forge: Forge) -> None:
         decode_frame(frame, SHAPES, base())
     _, peak = tracemalloc.get_traced_memory()
     assert peak - before < ALLOWED_BYTES + 2 * len(frame)
+
+
+class CountedSlices(bytes):
+    """Bytes that know how often somebody has cut a piece from them."""
+
+    cuts = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.cuts += 1
+        return super().__getitem__(place)
+
+
+def test_a_section_of_empty_blocks_is_refused_after_as_many_blocks_as_its_content_can_need() -> None:
+    content = bytes(8 << 10)
+    section = CountedSlices(with_empty_blocks(compress(content), 1 << 20))
+    with pytest.raises(FrameError, match="more than the 13 blocks"):
+        SectionReader(section, len(content), planes=4)
+    assert section.cuts <= 13
+
+
+@pytest.mark.parametrize("entries", [1, 300, 40_000])
+@pytest.mark.parametrize("tensors", [1, 50])
+def test_an_honest_section_has_no_more_blocks_than_are_allowed(entries: int, tensors: int) -> None:
+    rng = np.random.default_rng(2)
+    state = {f"w{number}": rng.standard_normal(entries, dtype=np.float32) for number in range(tensors)}
+    frame = encode_frame(state, run="r", round_number=1, base_id="00", prunable=list(state)).frame
+    decoded = decode_frame(frame, dict.fromkeys(state, (entries,))).state
+    assert all(np.array_equal(decoded[name], tensor) for name, tensor in state.items())
 
 
 # ---- differences -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fixtures.stock_images import ARMHF, BOOKWORM, TRIXIE, format_fat32, stock_image
 from fixtures.wheelhouses import a_wheelhouse, a_wheelhouse_for_all
 
@@ -20,6 +21,7 @@ from sparsyedge.hardware.flash.first_boot import Wifi
 from sparsyedge.hardware.flash.image import boot_volume
 from sparsyedge.hardware.flash.verify import inspect_card
 
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TOKEN = "9oJbN0iXW3yq2m8nZ5y7cQ4rT1uV6wX0aB3dE5fG7hI"
 
 
@@ -32,7 +34,7 @@ def invited(device: str) -> DeviceFile:
         port=8883,
         enrol_port=8884,
         ca="-----BEGIN CERTIFICATE-----\n",
-        signing_key="d7" * 32,
+        signing_key=KEY.public_key().public_bytes_raw().hex(),
         token=f"{device:-<43}"[:43],
         data=DataConfig(dataset="digits"),
     )
@@ -46,7 +48,7 @@ def a_plan(image: Path, **more: Any) -> CardPlan:
     """What goes on a card: wheels of a house beside the image, unless another is named."""
     if "wheelhouse" not in more:
         more["wheelhouse"] = a_wheelhouse_for_all(image.parent / "all-wheels")
-    return CardPlan(image=image, **more)
+    return CardPlan(image=image, sign=lambda made: KEY.sign(made.content), **more)
 
 
 def make(plan: CardPlan, out: Path, *devices: str) -> list[Path]:
@@ -244,7 +246,8 @@ def test_the_stock_image_is_left_as_it_was(image: Path, tmp_path: Path) -> None:
 def test_a_card_without_wheels_is_refused(image: Path, tmp_path: Path) -> None:
     (card,) = make(a_plan(image, invite=invited), tmp_path / "card.img")
     with boot_volume(card, writable=True) as volume:
-        volume.write("sparsyedge/wheels/SHA256SUMS", b"")
+        for python in ("3.11", "3.13"):
+            volume.write(f"sparsyedge/wheels/SHA256SUMS-{python}", b"")
     with pytest.raises(FlashError, match="has no wheels, so its board could not install sparsyedge"):
         inspect_card(card)
 

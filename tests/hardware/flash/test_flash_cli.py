@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -23,6 +24,7 @@ from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, read_device_file, write_
 from sparsyedge.hardware.flash.card_data import card_data
 from sparsyedge.hardware.flash.image import boot_volume
 from sparsyedge.hardware.flash.verify import inspect_card
+from sparsyedge.hardware.flash.wheel_list import write_lists
 
 
 @pytest.fixture
@@ -54,6 +56,12 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert captured.err.startswith("sparsyedge: error: ")
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+def sign_elsewhere() -> None:
+    """The wheelhouse with lists that the authority signed."""
+    write_lists(Path("wheels"))
+    assert main(["coordinator", "sign-wheels", "wheels"]) == 0
 
 
 PI = ("pi", "--image", "os.img", "--out", "card.img", "--device-id", "pi-07", "--wheelhouse", "wheels")
@@ -171,6 +179,7 @@ def test_a_device_file_that_names_what_a_board_cannot_read_is_refused(
     assert "--share goes into a new device file" in failed(
         capsys, *PI, "--device-file", DEVICE_FILE_NAME, "--share", "0/2"
     )
+    sign_elsewhere()
     assert flash(*PI, "--device-file", DEVICE_FILE_NAME, "--data", "digits") == 0
 
 
@@ -182,8 +191,49 @@ def test_a_series_has_ids_tokens_and_shares_of_its_own(lab: Path) -> None:
     assert [device.data.partition.index for device in devices if device.data and device.data.partition] == [0, 1, 2]
 
 
+def test_wheels_that_nobody_signed_go_on_no_card(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coordinator", "token", "pi-07", "--out", DEVICE_FILE_NAME]) == 0
+    sentence = failed(capsys, *PI, "--device-file", DEVICE_FILE_NAME)
+    assert (
+        "copy SHA256SUMS-3.13 from there to where the authority is, run `sparsyedge coordinator sign-wheels" in sentence
+    )
+    assert not (lab / "card.img").exists()
+    assert main(["coordinator", "init", "other", "--host", "elsewhere"]) == 0
+    assert main(["coordinator", "sign-wheels", "wheels", "--dir", "other"]) == 0
+    assert "are not signed by this device's fleet" in failed(capsys, *PI, "--device-file", DEVICE_FILE_NAME)
+    # What the first attempt has left beside the wheels is what there is to sign.
+    assert main(["coordinator", "sign-wheels", "wheels"]) == 0
+    assert "signed wheels/SHA256SUMS-3.13 with key" in capsys.readouterr().out
+    assert flash(*PI, "--device-file", DEVICE_FILE_NAME) == 0
+
+
+def test_the_key_signs_nothing_but_lists_of_wheels(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coordinator", "sign-wheels", "wheels"]) == 2
+    assert "has no list of wheels" in capsys.readouterr().err
+    for content in (
+        b"",
+        b"sparsyedge manifest 1\n{}",
+        b"# sparsyedge wheels 1\n",
+        b"# sparsyedge wheels 1\nabc  ../x.whl\n",
+    ):
+        (lab / "wheels" / "SHA256SUMS-3.13").write_bytes(content)
+        assert main(["coordinator", "sign-wheels", "wheels"]) == 2
+        assert "is not a list of wheels and their hashes" in capsys.readouterr().err
+
+
+def test_a_card_whose_wheels_are_not_the_signed_ones_does_not_verify(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flash(*PI) == 0
+    with boot_volume(lab / "card.img", writable=True) as volume:
+        listed = volume.read("sparsyedge/wheels/SHA256SUMS-3.13") or b""
+        volume.write("sparsyedge/wheels/SHA256SUMS-3.13", listed.replace(b"  pip", b"  pop"))
+    assert "is not signed with the fleet's key" in failed(capsys, "verify", "card.img")
+
+
 def test_an_identity_made_elsewhere_is_taken_from_its_file(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["coordinator", "token", "pi-07", "--out", DEVICE_FILE_NAME]) == 0
+    sign_elsewhere()
     assert flash(*PI, "--device-file", DEVICE_FILE_NAME) == 0
     assert inspect_card(lab / "card.img").device == read_device_file(lab / DEVICE_FILE_NAME)
     other = ("pi", "--image", "os.img", "--out", "other.img", "--device-id", "pi-08", "--device-file", DEVICE_FILE_NAME)
@@ -262,6 +312,7 @@ def test_a_phones_bundle_is_one_script_that_unpacks_itself(lab: Path, capsys: py
     unpacked.mkdir()
     subprocess.run(f"tail -c +{offset} {bundle.name} | tar -x -C unpacked", shell=True, check=True, cwd=lab)
     assert sorted(path.name for path in unpacked.iterdir()) == [
+        "install_wheels.sh",
         "run.sh",
         "setup.sh",
         DEVICE_FILE_NAME,
@@ -269,7 +320,9 @@ def test_a_phones_bundle_is_one_script_that_unpacks_itself(lab: Path, capsys: py
     ]
 
 
-@pytest.mark.parametrize("script", ["card/firstboot.sh", "card/install.sh", "phone/setup.sh", "phone/run.sh"])
+@pytest.mark.parametrize(
+    "script", ["card/firstboot.sh", "card/install.sh", "card/install_wheels.sh", "phone/setup.sh", "phone/run.sh"]
+)
 def test_the_scripts_are_valid_shell(script: str) -> None:
     from sparsyedge.hardware import flash as package
 
@@ -283,5 +336,16 @@ def test_no_device_installs_from_an_index() -> None:
     installs = []
     for path in Path(package.__file__).parent.rglob("*.sh"):
         installs += re.findall(r"^.*\bpip\S* install\b.*$", path.read_text().replace("\\\n", ""), re.MULTILINE)
-    assert len(installs) == 2
-    assert all("--no-index" in line for line in installs)
+    assert len(installs) == 1
+    assert all("--no-index" in line and "--require-hashes" in line for line in installs)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.parametrize("service", ["sparsyedge-firstboot.service", "sparsyedge.service"])
+def test_the_services_are_shut_in(service: str) -> None:
+    from sparsyedge.hardware import flash as package
+
+    path = Path(package.__file__).parent / "card" / service
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=50", "--no-pager", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
