@@ -302,7 +302,8 @@ class Leader:
         if came_or_went or self._unfit.get(device, "") != status.unfit:
             self._note_fitness(device, status)
             self._store.note_device(device, status)
-            log.info("device %s is %s", device, status.state)
+            if came_or_went:
+                log.info("device %s is %s", device, status.state)
             self._note_waiting()
         self._note_alarm(device, status)
 
