@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from sparsyedge.coordinator.records import MemberRecord, RefusalRecord
+from sparsyedge.coordinator.records import AdjustmentRecord, MemberRecord, RefusalRecord
 from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.energy import joules_text
 from sparsyedge.edge.errors import RunError
@@ -78,6 +78,8 @@ def _devices(run_dir: Path, *, as_json: bool) -> int:
     for member in members:
         for refusal in member.refusals:
             console.print(_refusal(refusal), highlight=False, markup=False)
+        if member.adjustments:
+            console.print(_adjustments(member.adjustments), highlight=False, markup=False)
     return 0
 
 
@@ -104,3 +106,9 @@ def _table(members: tuple[MemberRecord, ...]) -> Table:
 
 def _refusal(refusal: RefusalRecord) -> str:
     return f"refused {refusal.count}x in round {refusal.round} from {refusal.device}: {refusal.reason}"
+
+
+def _adjustments(found: tuple[AdjustmentRecord, ...]) -> str:
+    """One line per device: a rule that clips many would fill the screen with rounds."""
+    last = found[-1]
+    return f"in {len(found)} rounds less than {last.device} sent; last, round {last.round}: {last}"

@@ -415,12 +415,10 @@ class Leader:
     def _close_round(self, command: events.CloseRound) -> events.Event:
         self._board.end("closed")
         self._awaited = set(command.accepted)
-        refused = self._uploads.unfinished() | self._model.leave_out(command.round, command.accepted)
-        for device, reason in refused.items():
+        for device, reason in self._uploads.unfinished().items():
             self._count_refusal(device, reason, round_number=command.round)
         self._flush_refusals()
-        averaged = tuple(device for device in command.accepted if device not in refused)
-        self._model.close_round(command.round, averaged, elapsed_s=lambda: self._clock() - self._opened_s)
+        self._model.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.rounds()[-1])
         return events.ModelReady(self._model.id)
 

@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Grows when a table changes; a store of another version is refused, never guessed at."""
 
 SCHEMA = """
@@ -93,6 +93,15 @@ CREATE TABLE refusals (
     count INTEGER NOT NULL,
     at REAL NOT NULL,
     PRIMARY KEY (round, device, reason)
+);
+CREATE TABLE adjustments (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    samples INTEGER NOT NULL,
+    weight INTEGER NOT NULL,
+    cut INTEGER NOT NULL,
+    clipped REAL NOT NULL,
+    PRIMARY KEY (round, device)
 );
 CREATE TABLE requests (
     kind TEXT NOT NULL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,19 @@ def combine(
     *,
     round_number: int,
     rounds: int,
+    rule: Callable[[Iterable[tuple[int, Tensors]]], State] | None = None,
 ) -> State:
-    """The next model of the updates, which come as (samples, state) in device order and one at a time."""
+    """The next model of the updates, which come as (weight, state) in device order and one at a time.
+
+    `rule` combines them; the method's own mean where it is left out.
+    """
     densities = LayerDensities(prunable)
     # To count is to make every tensor of every update once more.
     watched = densities.watch(updates) if method.mask in ("evolving", "layer-density") else updates
-    mean = average(watched) if method.aggregation == "mean" else average_nonzero(watched, prunable)
+    if rule is not None:
+        mean = rule(watched)
+    else:
+        mean = average(watched) if method.aggregation == "mean" else average_nonzero(watched, prunable)
     return apply_mask_rule(method, mean, densities, prunable, round_number=round_number, rounds=rounds)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Literal
@@ -46,13 +47,14 @@ def simulate(
     workers: int | None = None,
     drop: Drop | None = None,
     backend: Backend = "ort",
+    hostile: Mapping[str, str] | None = None,
     observer: Observer | None = None,
 ) -> RunSummary:
     """Run to the end, or on to the end where the run directory holds the beginning; returns what was recorded.
 
     `config.simulation` says which devices there are. `drop(round, device)` says who takes a task and is never heard of
     again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
-    takes the devices' steps.
+    takes the devices' steps, `hostile` which devices attack the run, and how (benchmarks/attacks/members.py).
     """
     simulation = config.simulation
     if simulation is None:
@@ -85,6 +87,7 @@ def simulate(
             meter=simulation.meter,
             runtime=simulation.runtime,
             backend=backend,
+            hostile=dict(hostile or {}),
         )
         _install(artifacts, config.run_path / "devices", tuple(samples))
         observer = observer or SilentObserver()

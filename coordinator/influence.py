@@ -1,0 +1,114 @@
+"""How much each update of a round counts: the weight that it has, and how far it may move the model.
+
+Decided when a round closes, from all of its updates, so that it does not matter who came first. A coordinator that was
+killed decides the same again, since it decides from the frames on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sparsyedge.coordinator.aggregation import AggregationConfig
+from sparsyedge.coordinator.claims import weigh
+from sparsyedge.coordinator.norms import Norms, Scales, clip, clip_scales, measure, size_of
+from sparsyedge.edge.artifacts import Manifest
+from sparsyedge.edge.tensors import State, Tensors
+
+__all__ = ["Influence", "Share"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one update counts for."""
+
+    samples: int
+    """As claimed."""
+    weight: int
+    cut: bool = False
+    """Whether the weight is less than the samples because nobody believes them."""
+    scales: Scales = Scales(1.0, 1.0)
+
+    @property
+    def clipped(self) -> float:
+        """What is left of the norm of its change; 1 where it was not clipped."""
+        return min(self.scales)
+
+
+class Influence:
+    """Judges the updates of one run, round by round."""
+
+    def __init__(
+        self, config: AggregationConfig, manifest: Manifest, *, factor: float, told: Iterable[str] = ()
+    ) -> None:
+        """`told` are devices of which the log has heard already."""
+        self._config = config
+        self._manifest = manifest
+        self._factor = factor
+        self._measured: dict[str, Norms] = {}
+        self._told = {"claim": set(told), "clip": set(told)}
+
+    def note(self, update: str, state: Tensors, base: State) -> None:
+        """Measure an update, known by its hash, while it is decoded anyway."""
+        self._measured[update] = measure(state, base, self._manifest)
+
+    def judge(
+        self,
+        claims: Mapping[str, int],
+        updates: Mapping[str, str],
+        load: Callable[[str], Tensors],
+        *,
+        base: State,
+    ) -> dict[str, Share]:
+        """The share of every device, from the samples that it claims; `updates` has their hashes.
+
+        Those that were noted by an earlier process are loaded again.
+        """
+        norms = {
+            device: self._measured.get(update) or measure(load(device), base, self._manifest)
+            for device, update in updates.items()
+        }
+        self._measured.clear()
+        weights = weigh(claims, self._config)
+        scales = clip_scales(norms, weights, size=size_of(base, self._manifest), factor=self._factor)
+        shares = {
+            device: Share(
+                claim,
+                weights[device],
+                cut=self._config.weights == "samples" and weights[device] < claim,
+                scales=scales.get(device, Scales(1.0, 1.0)),
+            )
+            for device, claim in claims.items()
+        }
+        self._tell(shares)
+        return shares
+
+    def bound(
+        self, updates: Iterable[tuple[int, Tensors]], shares: Iterable[Share], *, base: State
+    ) -> Iterator[tuple[int, Tensors]]:
+        """The updates as (weight, state), clipped where they must be."""
+        for (_, state), share in zip(updates, shares, strict=True):
+            yield share.weight, state if share.clipped == 1 else clip(state, base, self._manifest, share.scales)
+            # Let go before the next one is decoded.
+            del state
+
+    def _tell(self, shares: Mapping[str, Share]) -> None:
+        """One line per device and run: a hostile one would fill the log, and a rule that clips many does it always."""
+        for device, share in shares.items():
+            if share.cut and self._first("claim", device):
+                log.warning(
+                    "device %s claims %d samples and counts for %d: as declared, or twice the median of the round",
+                    device,
+                    share.samples,
+                    share.weight,
+                )
+            if share.clipped < 1 and self._first("clip", device):
+                log.warning("the update of device %s is clipped to %.2g of its norm", device, share.clipped)
+
+    def _first(self, what: str, device: str) -> bool:
+        new = device not in self._told[what]
+        self._told[what].add(device)
+        return new

@@ -1,0 +1,221 @@
+"""The rules by which the updates of a round become one model: a row of RULES each. docs/security.md compares them.
+
+An entry that a device pruned is zero there, as in the plain mean, or the model's own value where devices prune their
+changes (`uplink = "delta"`). What that means for a rule is said with the rule. All of them take updates that were
+weighed and clipped before (claims.py, norms.py), in device order, and count in float64: the same updates give the same
+bits.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.coordinator.aggregate import average
+from sparsyedge.coordinator.aggregation import AggregationConfig, RuleName, least_for_krum
+from sparsyedge.coordinator.kept_entries import KeptEntries, Stretch
+from sparsyedge.coordinator.server_rules import average_nonzero
+from sparsyedge.edge.artifacts import Manifest
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.methods import Method
+from sparsyedge.edge.tensors import FloatArray, State, Tensors
+
+__all__ = ["RULES", "Cohort", "Rule", "make_rule"]
+
+Updates = Iterable[tuple[int, Tensors]]
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What a rule must know beside the updates."""
+
+    manifest: Manifest
+    base: State
+    """The model that the updates start from."""
+    devices: int
+    scratch: Path
+    """A folder on a disk with room for the updates once more."""
+
+    def keep(self, updates: Updates) -> KeptEntries:
+        """The updates side by side."""
+        method = self.manifest.method
+        names = () if method.uplink == "whole" else self.manifest.prunable
+        rest = {name: self.base[name] if method.uplink == "delta" else None for name in names}
+        return KeptEntries(self.scratch, devices=self.devices, rest=rest).add_all(updates)
+
+    def mean(self, updates: Updates) -> State:
+        """The mean that the method asks for."""
+        if self.manifest.method.aggregation == "mean":
+            return average(updates)
+        return average_nonzero(updates, self.manifest.prunable)
+
+
+class Rule(ABC):
+    """One way to make a model of updates."""
+
+    clip: ClassVar[float] = 10.0
+    """How many times as hard as the median an update may pull before it is clipped."""
+
+    def __init__(self, config: AggregationConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def combine(self, updates: Updates, cohort: Cohort) -> State:
+        """The model of at least one update."""
+
+    def why_not(self, method: Method) -> str | None:
+        """Why the rule makes no sense with a method; None where it does."""
+        return None
+
+
+class Mean(Rule):
+    """The mean by weight."""
+
+    def combine(self, updates: Updates, cohort: Cohort) -> State:
+        return cohort.mean(updates)
+
+
+class Clipped(Mean):
+    """The mean of updates of which none pulls harder than the median one."""
+
+    clip = 1.0
+
+
+class EntryRule(Rule):
+    """A rule that looks at one entry of all devices at a time."""
+
+    def combine(self, updates: Updates, cohort: Cohort) -> State:
+        with cohort.keep(updates) as kept:
+            return {name: self._combine_tensor(kept, name, cohort.manifest) for name in kept.names}
+
+    def _combine_tensor(self, kept: KeptEntries, name: str, manifest: Manifest) -> FloatArray:
+        tensor = kept.rest_of(name)
+        weights = np.array(kept.weights, dtype=np.float64)
+        senders_only = manifest.method.aggregation == "nonzero-mean" and name in manifest.prunable
+        for stretch in kept.stretches(name):
+            values = self.combine_entries(stretch, weights, senders_only=senders_only)
+            # As in the plain mean: no -0.0, which would be another entry on the wire.
+            tensor.reshape(-1)[stretch.positions] = values.astype(np.float32) + np.float32(0.0)
+        return tensor
+
+    @abstractmethod
+    def combine_entries(self, stretch: Stretch, weights: Numbers, *, senders_only: bool) -> Numbers:
+        """One value per position; `senders_only`: the method averages over the devices that sent the entry."""
+
+
+class Trimmed(EntryRule):
+    """The mean by weight of what is left of each entry without the largest and the smallest values.
+
+    A pruned entry is a zero among the others. So an entry that no more devices keep than are trimmed at one end is
+    zero in the model: that many may be hostile, and a mask must have somebody else behind it.
+    """
+
+    def combine_entries(self, stretch: Stretch, weights: Numbers, *, senders_only: bool) -> Numbers:
+        devices = len(stretch.values)
+        # A trifle more, so that 0.2 of 15 devices are 3 whatever the product of the floats is.
+        trimmed = min(math.floor(self.config.trim * devices + 1e-9), (devices - 1) // 2)
+        order = np.argsort(stretch.values, axis=0, kind="stable")[trimmed : devices - trimmed]
+        values = np.take_along_axis(stretch.values, order, axis=0).astype(np.float64)
+        counted = weights[order]
+        if senders_only:
+            counted = np.where(np.take_along_axis(stretch.kept, order, axis=0), counted, 0.0)
+        totals = counted.sum(axis=0)
+        means: Numbers = np.zeros_like(totals)
+        np.divide((values * counted).sum(axis=0), totals, out=means, where=totals > 0)
+        return means
+
+
+class Median(EntryRule):
+    """The median of each entry over the devices that keep it, if they are more than half; one device, one vote.
+
+    The median over all devices would be near zero wherever a third of them prune: with sparse updates nearly everywhere.
+    """
+
+    def combine_entries(self, stretch: Stretch, weights: Numbers, *, senders_only: bool) -> Numbers:
+        devices = len(stretch.values)
+        keepers = stretch.kept.sum(axis=0)
+        # What is not kept goes behind everything that is.
+        ranked = np.sort(np.where(stretch.kept, stretch.values.astype(np.float64), np.inf), axis=0)
+        lower, upper = np.maximum(keepers - 1, 0) // 2, keepers // 2
+        upper = np.where(keepers % 2 == 1, lower, np.minimum(upper, devices - 1))
+        middle = (np.take_along_axis(ranked, lower[np.newaxis], 0) + np.take_along_axis(ranked, upper[np.newaxis], 0)) / 2
+        return np.where(2 * keepers > devices, middle[0], stretch.rest)
+
+    def why_not(self, method: Method) -> str | None:
+        if method.uplink != "delta":
+            return None
+        return (
+            "devices send a small part of their changes (`uplink = \"delta\"`), hardly an entry is changed by more than "
+            "half of them, and the model would stay as it is"
+        )
+
+
+class Krum(Rule):
+    """The mean by weight of the updates that are nearest to others: as many as are thought to be honest.
+
+    An update's score is the sum of its distances to its nearest peers. Distances go over what is trained, a pruned
+    entry being zero: two devices that kept other entries are far from each other.
+    """
+
+    def combine(self, updates: Updates, cohort: Cohort) -> State:
+        with cohort.keep(updates) as kept:
+            chosen = self._choose(_distances(kept, cohort.manifest))
+            return cohort.mean((kept.weights[device], kept.update(device)) for device in chosen)
+
+    def _choose(self, distances: Numbers) -> Sequence[int]:
+        """The devices to average, in their order."""
+        devices = len(distances)
+        byzantine = devices // 5 if self.config.byzantine is None else self.config.byzantine
+        # A round may close with fewer updates than the cohort has members.
+        while byzantine and least_for_krum(byzantine) > devices:
+            byzantine -= 1
+        if byzantine == 0:
+            return range(devices)
+        nearest = np.sort(distances, axis=1)[:, 1 : devices - byzantine - 1]
+        order = np.argsort(nearest.sum(axis=1), kind="stable")
+        return sorted(int(device) for device in order[: devices - byzantine])
+
+
+def _distances(kept: KeptEntries, manifest: Manifest) -> Numbers:
+    """The squared distance of every two updates."""
+    devices = len(kept.weights)
+    products = np.zeros((devices, devices))
+    for name in (parameter.name for parameter in manifest.parameters if parameter.trainable):
+        for stretch in kept.stretches(name):
+            # From what is at rest, so that large values that all share take no digits away.
+            values = stretch.values.astype(np.float64) - stretch.values.astype(np.float64).mean(axis=0)
+            products += values @ values.T
+    squares = np.diag(products)
+    distances = np.maximum(squares[:, np.newaxis] + squares - 2 * products, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    return distances
+
+
+RULES: dict[RuleName, type[Rule]] = {
+    "mean": Mean,
+    "clipped": Clipped,
+    "trimmed": Trimmed,
+    "median": Median,
+    "krum": Krum,
+}
+
+
+def make_rule(config: AggregationConfig, method: Method) -> Rule:
+    """The rule of a config; raises ConfigError where it makes no sense with the method."""
+    rule = RULES[config.rule](config)
+    reason = rule.why_not(method)
+    if reason is not None:
+        others = ", ".join(name for name, other in RULES.items() if other(config).why_not(method) is None)
+        raise ConfigError(
+            f"key `aggregation.rule` has value {config.rule!r}, which makes no sense with this run's method: {reason}; "
+            f"allowed are {others}"
+        )
+    return rule
