@@ -22,7 +22,7 @@ class AggregationConfig(Section, frozen=True, kw_only=True):
     rule: RuleName = DEFAULT_RULE
     weights: Literal["samples", "equal"] = "samples"
     """Whether a device counts by its samples, or every device counts the same."""
-    samples: dict[Identifier, Annotated[int, msgspec.Meta(ge=1)]] = {}
+    samples: dict[Identifier, Annotated[int, msgspec.Meta(ge=1)]] = msgspec.field(default_factory=dict)
     """How many samples a device has, as far as the operator knows; it never weighs more than that."""
     clip: Annotated[float, msgspec.Meta(ge=0.1, le=1000)] | None = None
     """An update may pull this many times as hard as the median one; what the rule says where it is left out."""

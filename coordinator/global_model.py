@@ -13,9 +13,9 @@ from functools import partial
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.deliver import write_model
 from sparsyedge.coordinator.evaluate import global_sparsity
+from sparsyedge.coordinator.influence import Influence, Share
 from sparsyedge.coordinator.masks import Masks
 from sparsyedge.coordinator.metrics import LEVEL_PREFIX, RoundMetrics, of_evaluation, of_shares, pack_mask
-from sparsyedge.coordinator.influence import Influence, Share
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.robust import Cohort, make_rule
 from sparsyedge.coordinator.server_optimizer import ServerOptimizer

@@ -20,6 +20,8 @@ __all__ = ["Influence", "Share"]
 
 log = logging.getLogger(__name__)
 
+UNCLIPPED = Scales(1.0, 1.0)
+
 
 @dataclass(frozen=True)
 class Share:
@@ -30,7 +32,7 @@ class Share:
     weight: int
     cut: bool = False
     """Whether the weight is less than the samples because nobody believes them."""
-    scales: Scales = Scales(1.0, 1.0)
+    scales: Scales = UNCLIPPED
 
     @property
     def clipped(self) -> float:
@@ -79,7 +81,7 @@ class Influence:
                 claim,
                 weights[device],
                 cut=self._config.weights == "samples" and weights[device] < claim,
-                scales=scales.get(device, Scales(1.0, 1.0)),
+                scales=scales.get(device, UNCLIPPED),
             )
             for device, claim in claims.items()
         }

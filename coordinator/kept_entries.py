@@ -41,12 +41,12 @@ class Stretch(NamedTuple):
 class KeptEntries:
     """What each update of a round keeps; a context, at whose end the file is gone.
 
-    `rest` names the tensors of which a device may keep a part, with the values of all that it does not keep (None: zero).
+    `rest` names the tensors of which a device may keep a part, with what all else of them is (None: zero).
     """
 
     def __init__(self, folder: Path, *, devices: int, rest: Mapping[str, FloatArray | None]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = tempfile.TemporaryFile(dir=folder)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, closed by __exit__
         self._rest = rest
         self._length = min(LONGEST, max(SHORTEST, STRETCH_ENTRIES // max(1, devices)))
         self._ends: list[dict[str, NDArray[np.int64]]] = []
@@ -57,7 +57,9 @@ class KeptEntries:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
     def add_all(self, updates: Iterable[tuple[int, Tensors]]) -> Self:

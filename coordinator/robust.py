@@ -136,24 +136,23 @@ class Trimmed(EntryRule):
 class Median(EntryRule):
     """The median of each entry over the devices that keep it, if they are more than half; one device, one vote.
 
-    The median over all devices would be near zero wherever a third of them prune: with sparse updates nearly everywhere.
+    The median over all devices would be near zero wherever a third of them prune, which is nearly everywhere.
     """
 
     def combine_entries(self, stretch: Stretch, weights: Numbers, *, senders_only: bool) -> Numbers:
-        devices = len(stretch.values)
         keepers = stretch.kept.sum(axis=0)
-        # What is not kept goes behind everything that is.
+        # What is not kept goes behind everything that is, and a position that nobody keeps has no middle.
         ranked = np.sort(np.where(stretch.kept, stretch.values.astype(np.float64), np.inf), axis=0)
-        lower, upper = np.maximum(keepers - 1, 0) // 2, keepers // 2
-        upper = np.where(keepers % 2 == 1, lower, np.minimum(upper, devices - 1))
-        middle = (np.take_along_axis(ranked, lower[np.newaxis], 0) + np.take_along_axis(ranked, upper[np.newaxis], 0)) / 2
-        return np.where(2 * keepers > devices, middle[0], stretch.rest)
+        lower, upper = (np.maximum(middle, 0)[np.newaxis] for middle in ((keepers - 1) // 2, keepers // 2))
+        upper = np.minimum(upper, len(ranked) - 1)
+        medians = (np.take_along_axis(ranked, lower, axis=0) + np.take_along_axis(ranked, upper, axis=0))[0] / 2
+        return np.where(2 * keepers > len(ranked), medians, stretch.rest)
 
     def why_not(self, method: Method) -> str | None:
         if method.uplink != "delta":
             return None
         return (
-            "devices send a small part of their changes (`uplink = \"delta\"`), hardly an entry is changed by more than "
+            'devices send a small part of their changes (`uplink = "delta"`), hardly an entry is changed by more than '
             "half of them, and the model would stay as it is"
         )
 

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from sparsyedge.benchmarks.arguments import positive
 from sparsyedge.benchmarks.attacks.members import ATTACKS
-from sparsyedge.benchmarks.attacks.table import print_table, summary_of
 from sparsyedge.benchmarks.attacks.result import NO_ATTACK, UNGUARDED, Result, Settings
+from sparsyedge.benchmarks.attacks.table import print_table, summary_of
 from sparsyedge.benchmarks.demo import ALPHA, PRESETS
 from sparsyedge.benchmarks.machine import machine
 from sparsyedge.benchmarks.simulate import simulate

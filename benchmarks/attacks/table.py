@@ -43,7 +43,9 @@ def print_table(console: Console, results: Sequence[Result]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for rule in rules:
         means = {attack: statistics.mean(cells[rule, attack]) for attack in attacks if (rule, attack) in cells}
-        lost = [f"{best - means[NO_ATTACK]:.1f}", f"{best - min(means.values()):.1f}"] if best is not None else ["-", "-"]
+        lost = (
+            [f"{best - means[NO_ATTACK]:.1f}", f"{best - min(means.values()):.1f}"] if best is not None else ["-", "-"]
+        )
         table.add_row(rule, *(f"{means[attack]:.1f}" if attack in means else "-" for attack in attacks), *lost)
     console.print(table)
     seeds = len({result.seed for result in results})

@@ -38,7 +38,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     meter: str
     runtime: Runtime | None = None
     backend: Backend = "ort"
-    hostile: dict[str, str] = {}
+    hostile: dict[str, str] = msgspec.field(default_factory=dict)
     """Which devices attack the run, and how: a row of benchmarks/attacks/members.py."""
 
 
@@ -75,9 +75,7 @@ class DeviceRoom:
     def _member(self, device: str, samples: Samples) -> Member:
         return Member(device=device, topics=self.topics, boot_id=BOOT_ID, software=SOFTWARE, samples=len(samples))
 
-    def _agent(
-        self, device: str, courier: Courier, samples: Samples, workbench: Workbench
-    ) -> tuple[Agent, Courier]:
+    def _agent(self, device: str, courier: Courier, samples: Samples, workbench: Workbench) -> tuple[Agent, Courier]:
         folder = self._devices_dir / device
         agent = Agent(
             device,

@@ -13,7 +13,6 @@ from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, answer, retained_
 from sparsyedge.coordinator import leader
 from sparsyedge.coordinator.aggregate import average
 from sparsyedge.coordinator.lock import LOCK_NAME
-from sparsyedge.coordinator.norms import NORMS_NAME
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import STORE_NAME
 from sparsyedge.edge.config import BrokerConfig
@@ -50,7 +49,6 @@ def test_a_run_ends_in_the_mean_of_what_its_devices_sent(fleet: Fleet) -> None:
         LOCK_NAME,
         "model.onnx",
         "model.frame",
-        NORMS_NAME,
         "masks",
         "models",
         "updates",
