@@ -61,8 +61,8 @@ class Cohort:
 class Rule(ABC):
     """One way to make a model of updates."""
 
-    clip: ClassVar[float] = 10.0
-    """How many times as hard as the median an update may pull before it is clipped."""
+    clip: ClassVar[float] = 3.0
+    """How many times as hard as the median an update may pull before it is clipped: honest ones differ by less, mostly."""
 
     def __init__(self, config: AggregationConfig) -> None:
         self.config = config

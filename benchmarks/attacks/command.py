@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 from rich.console import Console
 
-from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.arguments import positive, positive_number
 from sparsyedge.benchmarks.attacks.members import ATTACKS
 from sparsyedge.benchmarks.attacks.result import NO_ATTACK, UNGUARDED, Result, Settings
 from sparsyedge.benchmarks.attacks.table import print_table, summary_of
@@ -40,7 +40,11 @@ def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench attacks`."""
     arguments = _parser().parse_args(argv)
     settings = Settings(
-        devices=arguments.devices, hostile=arguments.hostile, rounds=arguments.rounds, width=arguments.width
+        devices=arguments.devices,
+        hostile=arguments.hostile,
+        rounds=arguments.rounds,
+        width=arguments.width,
+        learning_rate=arguments.learning_rate,
     )
     console = Console(stderr=arguments.json)
     if settings.hostile >= settings.devices:
@@ -78,7 +82,6 @@ def _result(settings: Settings, rule: str, attack: str, seed: int, arguments: ar
         seed=seed,
         settings=settings,
         test_accuracy=rounds[-1].test_accuracy,
-        accuracies=tuple(record.test_accuracy or 0.0 for record in rounds),
         global_sparsity=rounds[-1].global_sparsity,
         refused=sum(record.refused for record in rounds),
         model_id=rounds[-1].model_id,
@@ -110,8 +113,11 @@ def _run_config(settings: Settings, rule: str, attack: str, seed: int, work: Pat
         epochs=preset.epochs,
         cohort_size=settings.devices,
         min_updates=1,
-        learning_rate=LearningRateConfig(start=preset.learning_rate, end=preset.last_learning_rate),
+        learning_rate=LearningRateConfig(
+            start=settings.learning_rate, end=min(settings.learning_rate, preset.last_learning_rate)
+        ),
         seed=seed,
+        eval_every=settings.rounds,
         # A simulation without the table believes all that devices send.
         aggregation=None if rule == UNGUARDED else read_section({"rule": rule}, AggregationConfig),
         simulation=SimulationConfig(
@@ -151,7 +157,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=positive, default=5, help="runs of each (default: %(default)s)")
     parser.add_argument("--devices", type=positive, default=10, help="in each run (default: %(default)s)")
     parser.add_argument("--hostile", type=positive, default=2, help="of them (default: %(default)s)")
-    parser.add_argument("--rounds", type=positive, default=15, help="of each run (default: %(default)s)")
+    parser.add_argument("--rounds", type=positive, default=12, help="of each run (default: %(default)s)")
+    parser.add_argument(
+        "--learning-rate", type=positive_number, default=0.5, help="in the first round (default: %(default)s)"
+    )
     parser.add_argument("--width", type=positive, default=8, help="of ResNet-18 (default: %(default)s)")
     parser.add_argument("--workers", type=positive, help="processes (default: one per core)")
     parser.add_argument(

@@ -18,6 +18,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hostile: int
     rounds: int
     width: int
+    learning_rate: float
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +30,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     test_accuracy: float
     """Of the last round."""
-    accuracies: tuple[float, ...]
-    """Of every round."""
     global_sparsity: float
     refused: int
     model_id: str
