@@ -11,8 +11,8 @@ from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["DEFAULT_RULE", "AggregationConfig", "RuleName", "check_aggregation", "least_for_krum"]
 
-RuleName = Literal["mean", "clipped", "trimmed", "median", "krum"]
-DEFAULT_RULE: RuleName = "trimmed"
+RuleName = Literal["mean", "clipped", "trimmed", "median", "krum", "aligned"]
+DEFAULT_RULE: RuleName = "aligned"
 """Chosen by `sparsyedge bench attacks`; docs/security.md has the table."""
 
 

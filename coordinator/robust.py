@@ -32,6 +32,11 @@ __all__ = ["RULES", "Cohort", "Rule", "make_rule"]
 Updates = Iterable[tuple[int, Tensors]]
 Numbers = NDArray[np.float64]
 
+MIN_PEERS = 4
+"""Of three, one that turns its change round looks to each other one like half of its peers."""
+DEVIATIONS = 2.0
+"""How many median deviations below the median a score must be."""
+
 
 @dataclass(frozen=True)
 class Cohort:
@@ -62,7 +67,7 @@ class Rule(ABC):
     """One way to make a model of updates."""
 
     clip: ClassVar[float] = 3.0
-    """How many times as hard as the median an update may pull before it is clipped: honest ones differ by less, mostly."""
+    """How many times as hard as the median an update may pull before it is clipped; honest ones differ by less."""
 
     def __init__(self, config: AggregationConfig) -> None:
         self.config = config
@@ -157,45 +162,75 @@ class Median(EntryRule):
         )
 
 
-class Krum(Rule):
-    """The mean by weight of the updates that are nearest to others: as many as are thought to be honest.
-
-    An update's score is the sum of its distances to its nearest peers. Distances go over what is trained, a pruned
-    entry being zero: two devices that kept other entries are far from each other.
-    """
+class ChoosingRule(Rule):
+    """A rule that leaves some updates out and takes the mean of the others."""
 
     def combine(self, updates: Updates, cohort: Cohort) -> State:
         with cohort.keep(updates) as kept:
-            chosen = self._choose(_distances(kept, cohort.manifest))
+            chosen = self.choose(_products(kept, cohort))
             return cohort.mean((kept.weights[device], kept.update(device)) for device in chosen)
 
-    def _choose(self, distances: Numbers) -> Sequence[int]:
-        """The devices to average, in their order."""
-        devices = len(distances)
+    @abstractmethod
+    def choose(self, products: Numbers) -> Sequence[int]:
+        """The devices to average, in their order, from the inner products of what they change."""
+
+
+class Aligned(ChoosingRule):
+    """The mean by weight of updates that do not go against the others, of which none pulls harder than the median one.
+
+    An update's score is the median of its cosines with its peers. A device with odd data goes its own way, with a score
+    near zero, and is needed for that data; one that turns its change round has a score below zero, and far below those
+    of its peers. Only the latter are left out, so that a round without hostile members loses nobody.
+    """
+
+    clip = 1.0
+
+    def choose(self, products: Numbers) -> Sequence[int]:
+        devices = len(products)
+        if devices < MIN_PEERS:
+            return range(devices)
+        norms = np.sqrt(np.diag(products))
+        scale = np.outer(norms, norms)
+        cosines = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
+        scores = np.array([np.median(np.delete(cosines[device], device)) for device in range(devices)])
+        middle = float(np.median(scores))
+        least = min(0.0, middle - DEVIATIONS * float(np.median(np.abs(scores - middle))))
+        return [device for device in range(devices) if scores[device] >= least]
+
+
+class Krum(ChoosingRule):
+    """The mean by weight of the updates that are nearest to others: as many as are thought to be honest.
+
+    An update's score is the sum of its squared distances to its nearest peers, over what is trained and kept.
+    """
+
+    def choose(self, products: Numbers) -> Sequence[int]:
+        devices = len(products)
         byzantine = devices // 5 if self.config.byzantine is None else self.config.byzantine
         # A round may close with fewer updates than the cohort has members.
         while byzantine and least_for_krum(byzantine) > devices:
             byzantine -= 1
         if byzantine == 0:
             return range(devices)
+        squares = np.diag(products)
+        distances = np.maximum(squares[:, np.newaxis] + squares - 2 * products, 0.0)
+        np.fill_diagonal(distances, 0.0)
         nearest = np.sort(distances, axis=1)[:, 1 : devices - byzantine - 1]
         order = np.argsort(nearest.sum(axis=1), kind="stable")
         return sorted(int(device) for device in order[: devices - byzantine])
 
 
-def _distances(kept: KeptEntries, manifest: Manifest) -> Numbers:
-    """The squared distance of every two updates."""
+def _products(kept: KeptEntries, cohort: Cohort) -> Numbers:
+    """The inner products of what every two updates change; what a device does not keep, it does not change."""
     devices = len(kept.weights)
     products = np.zeros((devices, devices))
-    for name in (parameter.name for parameter in manifest.parameters if parameter.trainable):
+    for name in (parameter.name for parameter in cohort.manifest.parameters if parameter.trainable):
+        base = cohort.base[name].reshape(-1)
         for stretch in kept.stretches(name):
-            # From what is at rest, so that large values that all share take no digits away.
-            values = stretch.values.astype(np.float64) - stretch.values.astype(np.float64).mean(axis=0)
-            products += values @ values.T
-    squares = np.diag(products)
-    distances = np.maximum(squares[:, np.newaxis] + squares - 2 * products, 0.0)
-    np.fill_diagonal(distances, 0.0)
-    return distances
+            near = base[stretch.positions].astype(np.float64)
+            changes = np.where(stretch.kept, stretch.values - near, 0.0)
+            products += changes @ changes.T
+    return products
 
 
 RULES: dict[RuleName, type[Rule]] = {
@@ -204,6 +239,7 @@ RULES: dict[RuleName, type[Rule]] = {
     "trimmed": Trimmed,
     "median": Median,
     "krum": Krum,
+    "aligned": Aligned,
 }
 
 

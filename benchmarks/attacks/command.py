@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=positive, default=5, help="runs of each (default: %(default)s)")
     parser.add_argument("--devices", type=positive, default=10, help="in each run (default: %(default)s)")
     parser.add_argument("--hostile", type=positive, default=2, help="of them (default: %(default)s)")
-    parser.add_argument("--rounds", type=positive, default=12, help="of each run (default: %(default)s)")
+    parser.add_argument("--rounds", type=positive, default=20, help="of each run (default: %(default)s)")
     parser.add_argument(
         "--learning-rate", type=positive_number, default=0.5, help="in the first round (default: %(default)s)"
     )
