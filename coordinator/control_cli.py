@@ -78,8 +78,8 @@ def _devices(run_dir: Path, *, as_json: bool) -> int:
     for member in members:
         for refusal in member.refusals:
             console.print(_refusal(refusal), highlight=False, markup=False)
-        if member.adjustments:
-            console.print(_adjustments(member.adjustments), highlight=False, markup=False)
+        if notable := [adjustment for adjustment in member.adjustments if adjustment.notable]:
+            console.print(_adjustments(notable), highlight=False, markup=False)
     return 0
 
 
@@ -108,7 +108,6 @@ def _refusal(refusal: RefusalRecord) -> str:
     return f"refused {refusal.count}x in round {refusal.round} from {refusal.device}: {refusal.reason}"
 
 
-def _adjustments(found: tuple[AdjustmentRecord, ...]) -> str:
-    """One line per device: a rule that clips many would fill the screen with rounds."""
+def _adjustments(found: list[AdjustmentRecord]) -> str:
     last = found[-1]
-    return f"in {len(found)} rounds less than {last.device} sent; last, round {last.round}: {last}"
+    return f"counted for less in {len(found)} rounds: {last.device}; the last time, in round {last.round}: {last}"

@@ -149,7 +149,7 @@ class GlobalModel:
         # Lossy codecs change the average, so the figures are those of what devices will decode.
         metrics = RoundMetrics(self._manifest, initial=self._initial, start=self._state)
         shares = self._judge(round_number, devices)
-        state = self._combine(round_number, devices, shares, metrics)
+        state, shares = self._combine(round_number, shares, metrics)
         self._succeed(self._optimizer.step(self._state, state), round_number=round_number + 1)
         del state
         last = round_number == self._config.rounds
@@ -184,18 +184,24 @@ class GlobalModel:
         )
 
     def _combine(
-        self, round_number: int, devices: tuple[str, ...], shares: dict[str, Share], metrics: RoundMetrics
-    ) -> State:
-        """The model of the updates, by the run's rule and with the method's mask."""
+        self, round_number: int, shares: dict[str, Share], metrics: RoundMetrics
+    ) -> tuple[State, dict[str, Share]]:
+        """The model of the updates, by the run's rule and with the method's mask, and what each counted for in it."""
+        devices = tuple(shares)
         updates = metrics.watch(self._accepted(round_number, devices))
-        method, prunable = self._manifest.method, self._manifest.prunable
-        combined = partial(combine, method=method, prunable=prunable, round_number=round_number)
-        combined = partial(combined, rounds=self._config.rounds)
+        finish = partial(
+            combine,
+            method=self._manifest.method,
+            prunable=self._manifest.prunable,
+            round_number=round_number,
+            rounds=self._config.rounds,
+        )
         if self._influence is None or self._rule is None:
-            return combined(updates)
+            return finish(updates), shares
         cohort = Cohort(self._manifest, self._state, len(devices), self._config.run_path / "updates")
         bounded = self._influence.bound(updates, shares.values(), base=self._state)
-        return combined(bounded, rule=partial(self._rule.combine, cohort=cohort))
+        state = finish(bounded, rule=partial(self._rule.combine, cohort=cohort))
+        return state, self._influence.leave_out(shares, [devices[place] for place in cohort.left_out])
 
     def _evaluate_levels(self) -> dict[str, float]:
         """How good the model is as groups with targets of their own begin with it, and may use it."""

@@ -7,12 +7,13 @@ killed decides the same again, since it decides from the frames on disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from sparsyedge.coordinator.aggregation import AggregationConfig
 from sparsyedge.coordinator.claims import weigh
 from sparsyedge.coordinator.norms import Norms, Scales, clip, clip_scales, measure, size_of
+from sparsyedge.coordinator.records import NOTABLE
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import State, Tensors
 
@@ -33,11 +34,13 @@ class Share:
     cut: bool = False
     """Whether the weight is less than the samples because nobody believes them."""
     scales: Scales = UNCLIPPED
+    left_out: bool = False
+    """Whether the rule did without it."""
 
     @property
     def clipped(self) -> float:
-        """What is left of the norm of its change; 1 where it was not clipped."""
-        return min(self.scales)
+        """What is left of the norm of its change: 1 where all of it is, 0 where the rule did without the update."""
+        return 0.0 if self.left_out else min(self.scales)
 
 
 class Influence:
@@ -51,7 +54,7 @@ class Influence:
         self._manifest = manifest
         self._factor = factor
         self._measured: dict[str, Norms] = {}
-        self._told = {"claim": set(told), "clip": set(told)}
+        self._told = {what: set(told) for what in ("claim", "clip", "left out")}
 
     def note(self, update: str, state: Tensors, base: State) -> None:
         """Measure an update, known by its hash, while it is decoded anyway."""
@@ -93,12 +96,21 @@ class Influence:
     ) -> Iterator[tuple[int, Tensors]]:
         """The updates as (weight, state), clipped where they must be."""
         for (_, state), share in zip(updates, shares, strict=True):
-            yield share.weight, state if share.clipped == 1 else clip(state, base, self._manifest, share.scales)
+            yield share.weight, state if share.scales == UNCLIPPED else clip(state, base, self._manifest, share.scales)
             # Let go before the next one is decoded.
             del state
 
+    def leave_out(self, shares: Mapping[str, Share], devices: Collection[str]) -> dict[str, Share]:
+        """The shares after a rule did without the updates of these devices."""
+        for device in devices:
+            if self._first("left out", device):
+                log.warning(
+                    "the update of device %s is left out by rule %s, by what its peers sent", device, self._config.rule
+                )
+        return {device: replace(share, left_out=device in devices) for device, share in shares.items()}
+
     def _tell(self, shares: Mapping[str, Share]) -> None:
-        """One line per device and run: a hostile one would fill the log, and a rule that clips many does it always."""
+        """One line per device and run, since a hostile one would fill the log; a little is clipped of many."""
         for device, share in shares.items():
             if share.cut and self._first("claim", device):
                 log.warning(
@@ -107,7 +119,7 @@ class Influence:
                     share.samples,
                     share.weight,
                 )
-            if share.clipped < 1 and self._first("clip", device):
+            if share.clipped < NOTABLE and self._first("clip", device):
                 log.warning("the update of device %s is clipped to %.2g of its norm", device, share.clipped)
 
     def _first(self, what: str, device: str) -> bool:

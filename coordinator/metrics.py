@@ -111,9 +111,10 @@ def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:
 
 
 def of_shares(shares: Mapping[str, Share]) -> dict[str, float]:
-    """How many updates were not believed: clipped, or of less weight than the device claims samples."""
+    """How many updates counted for less than their devices would have them."""
     return {
-        "clipped_devices": float(sum(share.clipped < 1 for share in shares.values())),
+        "clipped_devices": float(sum(0 < share.clipped < 1 for share in shares.values())),
+        "left_out_devices": float(sum(share.left_out for share in shares.values())),
         "cut_claims": float(sum(share.cut for share in shares.values())),
     }
 

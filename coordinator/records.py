@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sparsyedge.edge.energy import PhaseCost, meter_text
 
 __all__ = [
+    "NOTABLE",
     "AdjustmentRecord",
     "DeviceRecord",
     "Evaluation",
@@ -19,6 +20,10 @@ __all__ = [
     "RunRecord",
     "RunSummary",
 ]
+
+
+NOTABLE = 0.5
+"""Honest updates are clipped, too, but seldom to less than this share of their norm."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +166,15 @@ class AdjustmentRecord:
     cut: bool
     """Whether the weight is less because the claim was not believed."""
     clipped: float
-    """What was left of the norm of its change; 1 where all was."""
+    """What was left of the norm of its change: 1 where all was, 0 where the rule did without the update."""
+
+    @property
+    def notable(self) -> bool:
+        """Whether it is more than what happens to honest devices all the time."""
+        return self.cut or self.clipped < NOTABLE
 
     def __str__(self) -> str:
-        notes = [f"clipped to {self.clipped:.2g} of its norm"] if self.clipped < 1 else []
+        notes = [f"clipped to {self.clipped:.2g} of its norm" if self.clipped else "left out"] * (self.clipped < 1)
         notes += [f"claims {self.samples} samples, counted for {self.weight}"] if self.cut else []
         return "; ".join(notes)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -48,6 +48,8 @@ class Cohort:
     devices: int
     scratch: Path
     """A folder on a disk with room for the updates once more."""
+    left_out: list[int] = field(default_factory=list)
+    """The updates that a rule did without, by their place, once it has combined them."""
 
     def keep(self, updates: Updates) -> KeptEntries:
         """The updates side by side."""
@@ -168,6 +170,7 @@ class ChoosingRule(Rule):
     def combine(self, updates: Updates, cohort: Cohort) -> State:
         with cohort.keep(updates) as kept:
             chosen = self.choose(_products(kept, cohort))
+            cohort.left_out[:] = sorted(set(range(len(kept.weights))) - set(chosen))
             return cohort.mean((kept.weights[device], kept.update(device)) for device in chosen)
 
     @abstractmethod

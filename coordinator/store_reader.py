@@ -246,8 +246,8 @@ class StoreReader:
         return tuple(AdjustmentRecord(**{**dict(row), "cut": bool(row["cut"])}) for row in rows)
 
     def adjusted_devices(self) -> frozenset[str]:
-        """Whose updates ever did."""
-        return frozenset(row["device"] for row in self._db.execute("SELECT DISTINCT device FROM adjustments"))
+        """Of whom that was ever notable."""
+        return frozenset(adjustment.device for adjustment in self.adjustments() if adjustment.notable)
 
     def summary(self) -> RunSummary:
         """Everything at once."""

@@ -146,6 +146,30 @@ def test_what_a_hostile_update_adds_is_bounded_in_round_1_and_after_it(runs: Run
     assert all(isinstance(note, AdjustmentRecord) and note.clipped < 0.1 for note in noted if note.cut)
 
 
+def test_the_log_hears_of_a_device_once_also_after_a_restart(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    run = runs.make("run", AggregationConfig(rule="mean"))
+    for number in (1, 2, 3):
+        run.accept(number)
+        run.close(number)
+        run.model = run.load(number + 1)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line[:30] for line in lines] == [
+        "device d6 claims 1000000000 sa",
+        "the update of device d6 is cli",
+    ]
+
+
+def test_an_update_that_a_rule_does_without_is_on_record(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    run = runs.make("run", AggregationConfig(rule="krum", byzantine=1))
+    run.accept(1)
+    run.close(1)
+    assert run.store.metrics()[1]["left_out_devices"] == 1
+    (note,) = [note for note in run.store.adjustments() if note.clipped == 0]
+    assert note.device == HOSTILE
+    assert str(note) == "left out; claims 1000000000 samples, counted for 20"
+    assert "the update of device d6 is left out by rule krum" in caplog.text
+
+
 def test_a_mean_of_clipped_updates_has_no_entry_that_no_device_kept(runs: Runs, artifacts: Artifacts) -> None:
     run = runs.make("run", AggregationConfig(rule="clipped"))
     run.accept(1)
