@@ -42,10 +42,9 @@ def test_devices_can_count_the_same() -> None:
         ({"rule": "mode"}, "key `rule` has value 'mode'"),
         ({"trim": 0.5}, "at least 0 and less than 0.5"),
         ({"clip": 0.0}, "at least 0.1 and at most 1000"),
-        ({"samples": {"pi-07": 0}}, "key `samples[...]`"),
         ({"weight": "equal"}, "did you mean `weights`"),
     ],
-    ids=["rule", "trim", "clip", "samples", "unknown"],
+    ids=["rule", "trim", "clip", "unknown"],
 )
 def test_what_is_not_allowed_is_refused_with_the_key(content: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
@@ -56,3 +55,11 @@ def test_krum_needs_a_cohort_for_the_hostile_devices_that_it_is_to_bear() -> Non
     check_aggregation(AggregationConfig(rule="krum", byzantine=3), cohort_size=9)
     with pytest.raises(ConfigError, match=r"needs 9 updates.*`cohort_size` is 8; allowed are 0 to 2"):
         check_aggregation(AggregationConfig(rule="krum", byzantine=3), cohort_size=8)
+
+
+@pytest.mark.parametrize(
+    ("device", "samples", "sentence"), [("pi-07", 0, "samples.pi-07` has value 0"), ("a b", 9, "'a b'")]
+)
+def test_samples_are_declared_for_devices_by_their_ids(device: str, samples: int, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        check_aggregation(AggregationConfig(samples={device: samples}), cohort_size=3)
