@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sparsyedge.coordinator.aggregation import AggregationConfig
 from sparsyedge.coordinator.claims import weigh
-from sparsyedge.coordinator.norms import Norms, Scales, clip, clip_scales, measure, size_of
+from sparsyedge.coordinator.norms import Norms, Scales, clip, clip_scales, measure, share_left, size_of
 from sparsyedge.coordinator.records import NOTABLE
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import State, Tensors
@@ -20,8 +20,6 @@ from sparsyedge.edge.tensors import State, Tensors
 __all__ = ["Influence", "Share"]
 
 log = logging.getLogger(__name__)
-
-UNCLIPPED = Scales(1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -33,14 +31,16 @@ class Share:
     weight: int
     cut: bool = False
     """Whether the weight is less than the samples because nobody believes them."""
-    scales: Scales = UNCLIPPED
+    scales: Scales = field(default_factory=dict)
+    left: float = 1.0
+    """What the scales leave of the norm of its change."""
     left_out: bool = False
     """Whether the rule did without it."""
 
     @property
     def clipped(self) -> float:
         """What is left of the norm of its change: 1 where all of it is, 0 where the rule did without the update."""
-        return 0.0 if self.left_out else min(self.scales)
+        return 0.0 if self.left_out else self.left
 
 
 class Influence:
@@ -78,13 +78,14 @@ class Influence:
         }
         self._measured.clear()
         weights = weigh(claims, self._config)
-        scales = clip_scales(norms, weights, size=size_of(base, self._manifest), factor=self._factor)
+        scales = clip_scales(norms, weights, size=size_of(base), factor=self._factor)
         shares = {
             device: Share(
                 claim,
                 weights[device],
                 cut=self._config.weights == "samples" and weights[device] < claim,
-                scales=scales.get(device, UNCLIPPED),
+                scales=scales.get(device, {}),
+                left=share_left(norms[device], scales.get(device, {})),
             )
             for device, claim in claims.items()
         }
@@ -96,7 +97,7 @@ class Influence:
     ) -> Iterator[tuple[int, Tensors]]:
         """The updates as (weight, state), clipped where they must be."""
         for (_, state), share in zip(updates, shares, strict=True):
-            yield share.weight, state if share.scales == UNCLIPPED else clip(state, base, self._manifest, share.scales)
+            yield share.weight, state if not share.scales else clip(state, base, self._manifest, share.scales)
             # Let go before the next one is decoded.
             del state
 

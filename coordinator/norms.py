@@ -2,9 +2,10 @@
 
 An update pulls at the mean by its weight times the norm of its change. When a round closes, all of its updates are
 compared, so it does not matter who came first; one that pulls too hard is clipped: what it changes is scaled until it
-pulls as hard as it may. Entries that the device pruned have no part in this. They are not measured, and they stay zero,
-so that an update within the budget of non-zeros is so after it was clipped, also in round 1, whose base is dense.
-BatchNorm's running statistics have a bound of their own; scaled towards the base, a variance stays one.
+pulls as hard as it may. Every tensor has a bound of its own, since what is nothing to a large layer is the end of a
+small one. Entries that the device pruned have no part in this. They are not measured, and they stay zero, so that an
+update within the budget of non-zeros is so after it was clipped, also in round 1, whose base is dense. BatchNorm's
+running statistics are bounded like all else; scaled towards the base, a variance stays one.
 
 With fewer than three updates there is nothing to compare with, and nothing is clipped.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
 
-__all__ = ["Norms", "Scales", "clip", "clip_scales", "measure", "size_of"]
+__all__ = ["Norms", "Scales", "clip", "clip_scales", "measure", "share_left", "size_of"]
 
 MIN_PEERS = 3
 NEGLIGIBLE = 0.001
@@ -31,35 +31,21 @@ PIECE = 1 << 16
 """Entries that are looked at in float64 at a time."""
 
 
-class Norms(NamedTuple):
-    """The norms of what is trained and of BatchNorm's running statistics: of a model, or of an update's change."""
-
-    weights: float
-    statistics: float
-
-
-class Scales(NamedTuple):
-    """What is left of an update's change: 1 is all of it."""
-
-    weights: float
-    statistics: float
+Norms = Mapping[str, float]
+"""By tensor: of a model, or of what an update changes."""
+Scales = Mapping[str, float]
+"""By tensor, what is left of an update's change; tensors of which all is left are not named."""
 
 
 def measure(update: Tensors, base: Tensors, manifest: Manifest) -> Norms:
-    """How far an update moves the model; entries that the device pruned do not count."""
+    """How far an update moves each tensor; entries that the device pruned do not count."""
     pruned = _can_be_pruned(manifest)
-    return Norms(
-        weights=_norm(_change(update[name], base[name], name in pruned) for name in _trained(manifest)),
-        statistics=_norm(_change(update[name], base[name], False) for name in _running(manifest)),
-    )
+    return {name: _norm(_change(update[name], base[name], name in pruned)) for name in update}
 
 
-def size_of(model: Tensors, manifest: Manifest) -> Norms:
-    """How large a model is."""
-    return Norms(
-        weights=_norm(_pieces(model[name]) for name in _trained(manifest)),
-        statistics=_norm(_pieces(model[name]) for name in _running(manifest)),
-    )
+def size_of(model: Tensors) -> Norms:
+    """How large each tensor of a model is."""
+    return {name: _norm(_pieces(tensor)) for name, tensor in model.items()}
 
 
 def clip_scales(
@@ -69,29 +55,35 @@ def clip_scales(
     if len(norms) < MIN_PEERS:
         return {}
     middle = statistics.median(weights.values())
-    scales: dict[str, list[float]] = {device: [] for device in norms}
-    for kind in range(len(Norms._fields)):
-        pulls = {device: weights[device] * norms[device][kind] for device in norms}
-        bound = factor * max(statistics.median(pulls.values()), NEGLIGIBLE * size[kind] * middle)
+    scales: dict[str, dict[str, float]] = {device: {} for device in norms}
+    for name, tensor_size in size.items():
+        pulls = {device: weights[device] * norms[device][name] for device in norms}
+        bound = factor * max(statistics.median(pulls.values()), NEGLIGIBLE * tensor_size * middle)
         for device, pull in pulls.items():
-            scales[device].append(1.0 if pull <= bound else bound / pull)
-    return {device: Scales(*found) for device, found in scales.items() if min(found) < 1}
+            if pull > bound:
+                scales[device][name] = bound / pull
+    return {device: found for device, found in scales.items() if found}
+
+
+def share_left(norms: Norms, scales: Scales) -> float:
+    """What is left of the norm of an update's whole change."""
+    whole = math.hypot(*norms.values())
+    return math.hypot(*(norm * scales.get(name, 1.0) for name, norm in norms.items())) / whole if whole else 1.0
 
 
 def clip(update: Tensors, base: Tensors, manifest: Manifest, scales: Scales) -> Tensors:
     """The update with its change scaled down; each tensor is made when it is asked for."""
-    pruned, running = _can_be_pruned(manifest), frozenset(_running(manifest))
+    pruned = _can_be_pruned(manifest)
 
     def make(name: str) -> FloatArray:
-        scale = scales.statistics if name in running else scales.weights
-        return _scaled(update[name], base[name], scale, keep_zeros=name in pruned)
+        if name not in scales:
+            return update[name]
+        return _scaled(update[name], base[name], scales[name], keep_zeros=name in pruned)
 
     return MadeOnDemand(tuple(update), make)
 
 
 def _scaled(update: FloatArray, base: FloatArray, scale: float, *, keep_zeros: bool) -> FloatArray:
-    if scale == 1.0:
-        return update
     moved, values, before = np.empty_like(update), update.reshape(-1), base.reshape(-1)
     for start in range(0, values.size, PIECE):
         piece = slice(start, start + PIECE)
@@ -117,19 +109,11 @@ def _pieces(tensor: FloatArray) -> Iterator[NDArray[np.float64]]:
     return (values[start : start + PIECE].astype(np.float64) for start in range(0, values.size, PIECE))
 
 
-def _norm(tensors: Iterable[Iterable[NDArray[np.float64]]]) -> float:
+def _norm(pieces: Iterable[NDArray[np.float64]]) -> float:
     # Not BLAS, whose sums depend on how many threads it has.
-    return math.sqrt(sum(float(np.einsum("i,i->", piece, piece)) for pieces in tensors for piece in pieces))
+    return math.sqrt(sum(float(np.einsum("i,i->", piece, piece)) for piece in pieces))
 
 
 def _can_be_pruned(manifest: Manifest) -> frozenset[str]:
     """The tensors in which a zero says that the device pruned the entry, and is not a value like others."""
     return frozenset(manifest.prunable if manifest.method.uplink == "weights" else ())
-
-
-def _trained(manifest: Manifest) -> list[str]:
-    return [parameter.name for parameter in manifest.parameters if parameter.trainable]
-
-
-def _running(manifest: Manifest) -> list[str]:
-    return [name for norm in manifest.batch_norms for name in (norm.mean, norm.variance)]

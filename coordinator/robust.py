@@ -179,14 +179,14 @@ class ChoosingRule(Rule):
 
 
 class Aligned(ChoosingRule):
-    """The mean by weight of updates that do not go against the others, of which none pulls harder than the median one.
+    """The mean by weight of updates that do not go against the others.
 
     An update's score is the median of its cosines with its peers. A device with odd data goes its own way, with a score
     near zero, and is needed for that data; one that turns its change round has a score below zero, and far below those
     of its peers. Only the latter are left out, so that a round without hostile members loses nobody.
     """
 
-    clip = 1.0
+    clip = 2.0
 
     def choose(self, products: Numbers) -> Sequence[int]:
         devices = len(products)

@@ -14,6 +14,7 @@ from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
 from fixtures.secured import make_member
 
 from sparsyedge.coordinator.aggregate import average
+from sparsyedge.coordinator.aggregation import DEFAULT_RULE
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.bans import BANNED
 from sparsyedge.coordinator.config import RunConfig
@@ -21,7 +22,7 @@ from sparsyedge.coordinator.norms import measure
 from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.revocation import revoke
-from sparsyedge.coordinator.robust import Mean
+from sparsyedge.coordinator.robust import RULES
 from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.coordinator.signing import sign
 from sparsyedge.coordinator.store import Store
@@ -174,14 +175,16 @@ def test_a_member_of_four_cannot_move_the_model_beyond_the_bound(
     found = closed_model(fleet, NAMES, alter, claim)
     base, manifest = fleet.initial, fleet.artifacts.manifest
     honest = [(10 * number, answer(f"d{number}", 1, base)) for number in (1, 2, 3)]
-    pulls = [weight * measure(state, base, manifest).weights for weight, state in honest]
+    pulls = [(weight, measure(state, base, manifest)) for weight, state in honest]
     # The weights are 10, 20, 30 and 40: what the model has of d4 is what the mean of the others leaves.
     others, sent = average(honest), answer("d4", 1, base)
     counted = {
         name: np.where(sent[name] != 0, (100 * found[name] - 60 * others[name]) / 40, 0).astype(np.float32)
         for name in found
     }
-    assert 40 * measure(counted, base, manifest).weights <= 1.01 * Mean.clip * max(pulls)
+    for name, norm in measure(counted, base, manifest).items():
+        bound = RULES[DEFAULT_RULE].clip * max(weight * norms[name] for weight, norms in pulls)
+        assert 40 * norm <= 1.01 * bound, name
 
 
 def test_it_does_not_matter_whether_the_hostile_update_comes_first_or_last(fleet: SecuredFleet, tmp_path: Path) -> None:

@@ -9,26 +9,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from sparsyedge.coordinator.norms import Norms, Scales, clip, clip_scales, measure, size_of
+from sparsyedge.coordinator.norms import clip, clip_scales, measure, share_left, size_of
 from sparsyedge.coordinator.verify import nonzero_budget
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.prune import prune_global
 from sparsyedge.edge.tensors import State, count_nonzero
 
-UNIT = Norms(1.0, 1.0)
 
-
-def scaled(
-    norms: Mapping[str, float], weights: Mapping[str, int] | None = None, *, factor: float = 10.0
-) -> dict[str, float]:
-    """What is left of each device's weights that are clipped."""
+def scaled(norms: Mapping[str, float], weights: Mapping[str, int] | None = None) -> dict[str, float]:
+    """What is left of the one tensor of each device that is clipped."""
     found = clip_scales(
-        {device: Norms(norm, 1.0) for device, norm in norms.items()},
+        {device: {"w": norm} for device, norm in norms.items()},
         weights or dict.fromkeys(norms, 1),
-        size=UNIT,
-        factor=factor,
+        size={"w": 1.0},
+        factor=10.0,
     )
-    return {device: scales.weights for device, scales in found.items()}
+    return {device: scales["w"] for device, scales in found.items()}
 
 
 def pruned_update(initial: State, distance: float, *, seed: int = 3) -> State:
@@ -55,10 +51,10 @@ def test_an_update_of_values_near_the_end_of_float32_is_clipped_like_any_other(
     initial: State, manifest: Manifest
 ) -> None:
     huge = {**initial, "fc.weight": np.full_like(initial["fc.weight"], 3e38)}
-    norm = measure(huge, initial, manifest).weights
+    norm = measure(huge, initial, manifest)["fc.weight"]
     assert math.isfinite(norm)
-    bounded = clip(huge, initial, manifest, Scales(1 / norm, 1.0))
-    assert measure(bounded, initial, manifest).weights == pytest.approx(1.0, rel=1e-3)
+    bounded = clip(huge, initial, manifest, {"fc.weight": 1 / norm})
+    assert measure(bounded, initial, manifest)["fc.weight"] == pytest.approx(1.0, rel=1e-3)
 
 
 def test_with_fewer_than_three_updates_nothing_is_clipped() -> None:
@@ -72,10 +68,15 @@ def test_where_nobody_moves_the_model_a_small_step_is_no_attack() -> None:
 
 def test_a_clipped_update_has_the_norm_that_it_may_have(initial: State, manifest: Manifest) -> None:
     update = pruned_update(initial, 5.0)
-    before, after = (
-        measure(state, initial, manifest) for state in (update, clip(update, initial, manifest, Scales(0.25, 0.5)))
-    )
-    assert after == pytest.approx((0.25 * before.weights, 0.5 * before.statistics), rel=1e-5)
+    scales = {"fc.weight": 0.25, "bn.running_var": 0.5}
+    before, after = (measure(state, initial, manifest) for state in (update, clip(update, initial, manifest, scales)))
+    assert after == pytest.approx({name: norm * scales.get(name, 1.0) for name, norm in before.items()}, rel=1e-5)
+
+
+def test_what_is_left_is_said_of_the_whole_update() -> None:
+    assert share_left({"a": 3.0, "b": 4.0}, {}) == 1.0
+    assert share_left({"a": 3.0, "b": 4.0}, {"b": 0.0}) == pytest.approx(0.6)
+    assert share_left({"a": 0.0}, {}) == 1.0
 
 
 def test_what_the_device_pruned_stays_zero_and_the_budget_holds_although_the_base_is_dense(
@@ -84,38 +85,40 @@ def test_what_the_device_pruned_stays_zero_and_the_budget_holds_although_the_bas
     update = pruned_update(initial, 5.0)
     budget = nonzero_budget(manifest)
     assert count_nonzero(initial, manifest.prunable) > budget
-    bounded = clip(update, initial, manifest, Scales(0.1, 0.1))
+    bounded = clip(update, initial, manifest, dict.fromkeys(initial, 0.1))
     assert count_nonzero(bounded, manifest.prunable) <= budget
     assert (bounded["fc.weight"][update["fc.weight"] == 0] == 0).all()
 
 
 def test_pruned_entries_do_not_count_as_moved(initial: State, manifest: Manifest) -> None:
     update = prune_global(initial, ["fc.weight"], 0.5)
-    assert measure(update, initial, manifest).weights == 0.0
+    assert measure(update, initial, manifest)["fc.weight"] == 0.0
 
 
 def test_where_changes_are_pruned_a_zero_is_a_value(initial: State, manifest: Manifest) -> None:
     delta = msgspec.structs.replace(manifest, method=msgspec.structs.replace(manifest.method, uplink="delta"))
     update = {**initial, "fc.weight": initial["fc.weight"].copy()}
     update["fc.weight"][0, :5] = 0
-    assert measure(update, initial, delta).weights > 0
-    bounded = clip(update, initial, delta, Scales(0.5, 1.0))["fc.weight"]
+    assert measure(update, initial, delta)["fc.weight"] > 0
+    bounded = clip(update, initial, delta, {"fc.weight": 0.5})["fc.weight"]
     np.testing.assert_allclose(bounded[0, :5], initial["fc.weight"][0, :5] / 2, rtol=1e-6)
     np.testing.assert_array_equal(bounded[1:], initial["fc.weight"][1:])
 
 
 def test_a_variance_that_is_clipped_towards_the_base_stays_one(initial: State, manifest: Manifest) -> None:
     update = {**initial, "bn.running_var": np.array([0, 1e30, 3e38, 1], dtype=np.float32)}
-    bounded = clip(update, initial, manifest, Scales(1.0, 1e-38))["bn.running_var"]
+    bounded = clip(update, initial, manifest, {"bn.running_var": 1e-38})["bn.running_var"]
     assert (bounded >= 0).all()
     assert (bounded < 10).all()
 
 
-def test_the_statistics_have_a_bound_of_their_own() -> None:
-    norms = {name: Norms(1.0, 1.0) for name in "abc"} | {"d": Norms(1.0, 40.0)}
-    assert clip_scales(norms, dict.fromkeys(norms, 7), size=UNIT, factor=10.0) == {"d": Scales(1.0, 0.25)}
+def test_every_tensor_has_a_bound_of_its_own() -> None:
+    norms = {name: {"large": 100.0, "small": 1.0} for name in "abc"} | {"d": {"large": 100.0, "small": 40.0}}
+    size = {"large": 1.0, "small": 1.0}
+    assert clip_scales(norms, dict.fromkeys(norms, 7), size=size, factor=10.0) == {"d": {"small": 0.25}}
 
 
-def test_a_model_is_measured_whole(initial: State, manifest: Manifest) -> None:
-    trained = np.concatenate([tensor.reshape(-1) for name, tensor in initial.items() if "running" not in name])
-    assert size_of(initial, manifest) == pytest.approx((np.linalg.norm(trained.astype(np.float64)), 2.0))
+def test_a_model_is_measured_tensor_by_tensor(initial: State) -> None:
+    found = size_of(initial)
+    assert found["fc.weight"] == pytest.approx(float(np.linalg.norm(initial["fc.weight"].astype(np.float64))))
+    assert found["bn.running_var"] == 2.0
