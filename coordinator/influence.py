@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from sparsyedge.coordinator.aggregation import AggregationConfig
 from sparsyedge.coordinator.claims import weigh
-from sparsyedge.coordinator.norms import Norms, Scales, clip, clip_scales, measure, share_left, size_of
+from sparsyedge.coordinator.norms import Pull, Scales, clip, clip_scales, measure, share_left, size_of, trust_of
 from sparsyedge.coordinator.records import NOTABLE
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import State, Tensors
@@ -34,13 +34,15 @@ class Share:
     scales: Scales = field(default_factory=dict)
     left: float = 1.0
     """What the scales leave of the norm of its change."""
+    trust: float = 1.0
+    """What is left of its weight, where it prunes far more than others."""
     left_out: bool = False
     """Whether the rule did without it."""
 
     @property
     def clipped(self) -> float:
         """What is left of the norm of its change: 1 where all of it is, 0 where the rule did without the update."""
-        return 0.0 if self.left_out else self.left
+        return 0.0 if self.left_out else self.left * self.trust
 
 
 class Influence:
@@ -53,7 +55,7 @@ class Influence:
         self._config = config
         self._manifest = manifest
         self._factor = factor
-        self._measured: dict[str, Norms] = {}
+        self._measured: dict[str, Pull] = {}
         self._told = {what: set(told) for what in ("claim", "clip", "left out")}
 
     def note(self, update: str, state: Tensors, base: State) -> None:
@@ -72,20 +74,23 @@ class Influence:
 
         Those that were noted by an earlier process are loaded again.
         """
-        norms = {
+        pulls = {
             device: self._measured.get(update) or measure(load(device), base, self._manifest)
             for device, update in updates.items()
         }
         self._measured.clear()
         weights = weigh(claims, self._config)
-        scales = clip_scales(norms, weights, size=size_of(base), factor=self._factor)
+        size = size_of(base)
+        scales = clip_scales(pulls, weights, size=size, factor=self._factor)
+        trust = trust_of(pulls, weights, size=size, manifest=self._manifest, factor=self._factor)
         shares = {
             device: Share(
                 claim,
                 weights[device],
                 cut=self._config.weights == "samples" and weights[device] < claim,
                 scales=scales.get(device, {}),
-                left=share_left(norms[device], scales.get(device, {})),
+                left=share_left(pulls[device].change, scales.get(device, {})),
+                trust=trust.get(device, 1.0),
             )
             for device, claim in claims.items()
         }
@@ -94,10 +99,11 @@ class Influence:
 
     def bound(
         self, updates: Iterable[tuple[int, Tensors]], shares: Iterable[Share], *, base: State
-    ) -> Iterator[tuple[int, Tensors]]:
+    ) -> Iterator[tuple[float, Tensors]]:
         """The updates as (weight, state), clipped where they must be."""
         for (_, state), share in zip(updates, shares, strict=True):
-            yield share.weight, state if not share.scales else clip(state, base, self._manifest, share.scales)
+            weight = share.weight if share.trust == 1 else share.weight * share.trust
+            yield weight, state if not share.scales else clip(state, base, self._manifest, share.scales)
             # Let go before the next one is decoded.
             del state
 

@@ -52,7 +52,7 @@ class KeptEntries:
         self._ends: list[dict[str, NDArray[np.int64]]] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._written = 0
-        self.weights: list[int] = []
+        self.weights: list[float] = []
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class KeptEntries:
     ) -> None:
         self._file.close()
 
-    def add_all(self, updates: Iterable[tuple[int, Tensors]]) -> Self:
+    def add_all(self, updates: Iterable[tuple[float, Tensors]]) -> Self:
         """Take the updates, one after the other."""
         for weight, state in updates:
             self.weights.append(weight)

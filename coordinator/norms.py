@@ -7,6 +7,10 @@ small one. Entries that the device pruned have no part in this. They are not mea
 update within the budget of non-zeros is so after it was clipped, also in round 1, whose base is dense. BatchNorm's
 running statistics are bounded like all else; scaled towards the base, a variance stays one.
 
+To prune is to pull, too, towards zero: an update that keeps nothing of what its peers keep would take its share of
+every weight away. That cannot be scaled down in the update, so its weight is: by what it prunes of the model, compared
+with what the median update does.
+
 With fewer than three updates there is nothing to compare with, and nothing is clipped.
 """
 
@@ -15,6 +19,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +27,13 @@ from numpy.typing import NDArray
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
 
-__all__ = ["Norms", "Scales", "clip", "clip_scales", "measure", "share_left", "size_of"]
+__all__ = ["Norms", "Pull", "Scales", "clip", "clip_scales", "measure", "share_left", "size_of", "trust_of"]
 
 MIN_PEERS = 3
 NEGLIGIBLE = 0.001
 """Where nobody moves the model any more, moving it by this share of itself is what the median is taken for."""
+LITTLE_PRUNED = 0.05
+"""The same for what is pruned, of which there is more where devices have targets of their own."""
 PIECE = 1 << 16
 """Entries that are looked at in float64 at a time."""
 
@@ -37,10 +44,25 @@ Scales = Mapping[str, float]
 """By tensor, what is left of an update's change; tensors of which all is left are not named."""
 
 
-def measure(update: Tensors, base: Tensors, manifest: Manifest) -> Norms:
-    """How far an update moves each tensor; entries that the device pruned do not count."""
-    pruned = _can_be_pruned(manifest)
-    return {name: _norm(_change(update[name], base[name], name in pruned)) for name in update}
+class Pull(NamedTuple):
+    """What an update does to the model that it starts from."""
+
+    change: Norms
+    """How far it moves what it keeps of each tensor."""
+    pruned: float
+    """The norm of all that it prunes."""
+
+
+def measure(update: Tensors, base: Tensors, manifest: Manifest) -> Pull:
+    """How an update pulls at its base."""
+    prunable = _can_be_pruned(manifest)
+    change, pruned = {}, 0.0
+    for name in update:
+        tensor, before = update[name], base[name]
+        change[name] = _norm(_change(tensor, before, name in prunable))
+        if name in prunable:
+            pruned = math.hypot(pruned, _norm(_pieces(before[tensor == 0])))
+    return Pull(change, pruned)
 
 
 def size_of(model: Tensors) -> Norms:
@@ -49,20 +71,33 @@ def size_of(model: Tensors) -> Norms:
 
 
 def clip_scales(
-    norms: Mapping[str, Norms], weights: Mapping[str, int], *, size: Norms, factor: float
+    pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, factor: float
 ) -> dict[str, Scales]:
     """Of each device whose update pulls more than `factor` times as hard as the median one, what may be left of it."""
+    scales: dict[str, dict[str, float]] = {device: {} for device in pulls}
+    for name, tensor_size in size.items():
+        norms = {device: pull.change[name] for device, pull in pulls.items()}
+        for device, scale in _beyond(norms, weights, factor=factor, least=NEGLIGIBLE * tensor_size).items():
+            scales[device][name] = scale
+    return {device: found for device, found in scales.items() if found}
+
+
+def trust_of(
+    pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, manifest: Manifest, factor: float
+) -> dict[str, float]:
+    """Of each device whose update prunes over `factor` times as much as the median one, what is left of its weight."""
+    whole = math.hypot(*(size[name] for name in manifest.prunable))
+    pruned = {device: pull.pruned for device, pull in pulls.items()}
+    return _beyond(pruned, weights, factor=factor, least=LITTLE_PRUNED * whole)
+
+
+def _beyond(norms: Mapping[str, float], weights: Mapping[str, int], *, factor: float, least: float) -> dict[str, float]:
+    """By device, what brings weight times norm down to `factor` times the median; only of those that are beyond."""
     if len(norms) < MIN_PEERS:
         return {}
-    middle = statistics.median(weights.values())
-    scales: dict[str, dict[str, float]] = {device: {} for device in norms}
-    for name, tensor_size in size.items():
-        pulls = {device: weights[device] * norms[device][name] for device in norms}
-        bound = factor * max(statistics.median(pulls.values()), NEGLIGIBLE * tensor_size * middle)
-        for device, pull in pulls.items():
-            if pull > bound:
-                scales[device][name] = bound / pull
-    return {device: found for device, found in scales.items() if found}
+    pulls = {device: weights[device] * norm for device, norm in norms.items()}
+    bound = factor * max(statistics.median(pulls.values()), least * statistics.median(weights.values()))
+    return {device: bound / pull for device, pull in pulls.items() if pull > bound}
 
 
 def share_left(norms: Norms, scales: Scales) -> float:

@@ -29,7 +29,7 @@ from sparsyedge.edge.tensors import FloatArray, State, Tensors
 
 __all__ = ["RULES", "Cohort", "Rule", "make_rule"]
 
-Updates = Iterable[tuple[int, Tensors]]
+Updates = Iterable[tuple[float, Tensors]]
 Numbers = NDArray[np.float64]
 
 MIN_PEERS = 4

@@ -123,8 +123,14 @@ def flip(times: float) -> Forge:
     return forge
 
 
-def noise(start: State, trained: State, seed: int) -> State:
-    """Random numbers of the size of one, which also have a mask of their own."""
+def random_values(start: State, trained: State, seed: int) -> State:
+    """Random numbers of the size of one for the weights that training left."""
+    drawn = random_model(start, trained, seed)
+    return {name: np.where(trained[name] == 0, np.float32(0), tensor) for name, tensor in drawn.items()}
+
+
+def random_model(start: State, trained: State, seed: int) -> State:
+    """Random numbers for all weights: what is left of them when they are pruned is a mask of its own."""
     generator = np.random.default_rng(seed)
     return _plausible(
         {name: generator.standard_normal(tensor.shape, dtype=np.float32) for name, tensor in trained.items()}
@@ -140,6 +146,7 @@ ATTACKS: dict[str, Attack] = {
     "sign-1": Attack("sends its change turned round", forge=flip(1.0)),
     "sign-9": Attack("sends nine times its change, turned round", forge=flip(9.0)),
     "labels": Attack("trains with label 9 - y in place of y", flips_labels=True),
-    "claims": Attack("claims 10^9 samples for random numbers", forge=noise, claim=CLAIM),
+    "claims": Attack("claims 10^9 samples for random numbers", forge=random_values, claim=CLAIM),
+    "masks": Attack("the same, and prunes what the others keep", forge=random_model, claim=CLAIM),
 }
 """By name, as `--attacks` takes them."""

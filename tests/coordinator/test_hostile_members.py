@@ -175,14 +175,14 @@ def test_a_member_of_four_cannot_move_the_model_beyond_the_bound(
     found = closed_model(fleet, NAMES, alter, claim)
     base, manifest = fleet.initial, fleet.artifacts.manifest
     honest = [(10 * number, answer(f"d{number}", 1, base)) for number in (1, 2, 3)]
-    pulls = [(weight, measure(state, base, manifest)) for weight, state in honest]
+    pulls = [(weight, measure(state, base, manifest).change) for weight, state in honest]
     # The weights are 10, 20, 30 and 40: what the model has of d4 is what the mean of the others leaves.
     others, sent = average(honest), answer("d4", 1, base)
     counted = {
         name: np.where(sent[name] != 0, (100 * found[name] - 60 * others[name]) / 40, 0).astype(np.float32)
         for name in found
     }
-    for name, norm in measure(counted, base, manifest).items():
+    for name, norm in measure(counted, base, manifest).change.items():
         bound = RULES[DEFAULT_RULE].clip * max(weight * norms[name] for weight, norms in pulls)
         assert 40 * norm <= 1.01 * bound, name
 
