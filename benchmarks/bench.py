@@ -19,6 +19,7 @@ SUBCOMMANDS = {
     "runtime": ("sparsyedge.benchmarks.runtime:main", "a step in any onnxruntime against onnxruntime-training's API"),
     "footprint": ("sparsyedge.benchmarks.footprint:main", "what a device's install takes on disk and in memory"),
     "dropout": ("sparsyedge.benchmarks.dropout:main", "accuracy when devices are lost in every round"),
+    "attacks": ("sparsyedge.benchmarks.attacks.command:main", "accuracy under hostile members, by aggregation rule"),
     "rounds": ("sparsyedge.benchmarks.rounds.command:main", "one round of many devices: speed, memory, losses"),
     "wire": ("sparsyedge.benchmarks.wire:main", "bytes, ratio, speed and error of the frame's codecs, against peers"),
 }

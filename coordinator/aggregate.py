@@ -15,7 +15,7 @@ PIECE = 1 << 16
 """Entries that are weighted at a time: a tensor's worth of float64 would be memory for nothing."""
 
 
-def average(updates: Iterable[tuple[int, Tensors]]) -> State:
+def average(updates: Iterable[tuple[float, Tensors]]) -> State:
     """The mean of the states weighted by their samples, BatchNorm's statistics included; needs at least one update.
 
     Takes the updates one at a time, and of each one tensor at a time, and lets go of it: memory is one float64 sum,
@@ -23,7 +23,7 @@ def average(updates: Iterable[tuple[int, Tensors]]) -> State:
     updates: pass them in device order.
     """
     sums: dict[str, NDArray[np.float64]] = {}
-    total = 0
+    total: float = 0
     for samples, state in updates:
         total += samples
         _add(sums, samples, state)
@@ -35,7 +35,7 @@ def average(updates: Iterable[tuple[int, Tensors]]) -> State:
     return {name: _to_float32(sums.pop(name), total) for name in list(sums)}
 
 
-def _add(sums: dict[str, NDArray[np.float64]], samples: int, state: Tensors) -> None:
+def _add(sums: dict[str, NDArray[np.float64]], samples: float, state: Tensors) -> None:
     for name, tensor in state.items():
         if name not in sums:
             sums[name] = np.zeros(tensor.shape, dtype=np.float64)
@@ -47,7 +47,7 @@ def _add(sums: dict[str, NDArray[np.float64]], samples: int, state: Tensors) -> 
             summed[piece] += np.multiply(values[piece], np.float64(samples), dtype=np.float64)
 
 
-def _to_float32(summed: NDArray[np.float64], total: int) -> NDArray[np.float32]:
+def _to_float32(summed: NDArray[np.float64], total: float) -> NDArray[np.float32]:
     np.divide(summed, np.float64(total), out=summed)
     mean = summed.astype(np.float32)
     # A small negative mean may round to -0.0: an entry more on the wire, and another hash for the same model.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from sparsyedge.coordinator.aggregation import AggregationConfig, check_aggregation
 from sparsyedge.coordinator.cohort import Policy
 from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
@@ -69,7 +70,8 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
     runtime: Runtime | None = None
     """What devices train by: onnxruntime-training's API, or as any onnxruntime can; what is installed if left out."""
     norm_guard: bool = False
-    """Whether updates far beyond their peers are refused, as from real devices; what diverges is then not seen."""
+    """Whether updates are weighed, bounded and combined as those of real devices are by default, where the run has no
+    [aggregation]; what diverges is then not seen."""
     export: ExportConfig | None = None
     """How to make the artifacts where there are none yet."""
 
@@ -115,6 +117,9 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """How many seconds a round waits; learned from each device's own past where it is left out."""
     selection: Policy = "uniform"
     """Who of the devices that are online takes part: `uniform` draws lots, `round-robin` takes turns."""
+    aggregation: AggregationConfig | None = None
+    """How updates are combined; a rule that hostile members cannot outvote where it is left out, and in simulations the
+    plain mean of everything."""
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     """What the coordinator makes of the mean of a round's updates."""
     seed: Seed = 1337
@@ -141,6 +146,12 @@ class RunConfig(Section, frozen=True, kw_only=True):
     def devices_needed(self) -> int:
         """How many devices must be online for round 1 to open."""
         return self.cohort_size if self.min_devices is None else self.min_devices
+
+    @property
+    def bounded_aggregation(self) -> AggregationConfig | None:
+        """How updates are combined; None where all that devices send is believed and averaged."""
+        trusting = self.simulation is not None and not self.simulation.norm_guard
+        return self.aggregation or (None if trusting else AggregationConfig())
 
     @property
     def artifacts_path(self) -> Path:
@@ -184,6 +195,8 @@ def check_run_config(config: RunConfig) -> None:
             f"{config.updates_needed} updates, so at least that many devices must be online; raise it or lower "
             f"`min_updates`"
         )
+    if config.aggregation is not None:
+        check_aggregation(config.aggregation, cohort_size=config.cohort_size)
     rate = config.learning_rate
     if rate.end > rate.start:
         raise ConfigError(

@@ -139,6 +139,9 @@ def _reasons(member: MemberRecord) -> list[str]:
         reasons.append(f"left out until round {member.quarantined_until}: {member.quarantine}")
     if member.alarm:
         reasons.append(f"alarm: {member.alarm}")
+    if notable := [adjustment for adjustment in member.adjustments if adjustment.notable]:
+        latest = notable[-1]
+        reasons.append(f"counted for less in {len(notable)} rounds, last in round {latest.round}: {latest}")
     if member.refusals:
         last = max(member.refusals, key=lambda refusal: refusal.round)
         times = f" ({last.count}x)" if last.count > 1 else ""

@@ -55,8 +55,6 @@ class RefusalKind(enum.StrEnum):
     TOO_LARGE = "too large"
     INVALID = "invalid"
     """An update that must not be averaged: cut, altered, not finite, too dense."""
-    OUTLIER = "outlier"
-    """An update far beyond its peers."""
     UNFINISHED = "unfinished"
     """An upload that did not end with its round."""
     REPORT = "report"

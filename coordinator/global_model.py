@@ -12,10 +12,11 @@ from functools import partial
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.evaluate import global_sparsity
+from sparsyedge.coordinator.influence import Influence, Share
 from sparsyedge.coordinator.masks import Masks
-from sparsyedge.coordinator.metrics import LEVEL_PREFIX, RoundMetrics, of_evaluation, pack_mask
-from sparsyedge.coordinator.norms import NormGuard
+from sparsyedge.coordinator.metrics import LEVEL_PREFIX, RoundMetrics, of_evaluation, of_shares, pack_mask
 from sparsyedge.coordinator.records import Evaluation
+from sparsyedge.coordinator.robust import Cohort, make_rule
 from sparsyedge.coordinator.server_optimizer import ServerOptimizer
 from sparsyedge.coordinator.server_rules import combine
 from sparsyedge.coordinator.store import AcceptedUpdate, ClosedRound, Store
@@ -76,8 +77,12 @@ class GlobalModel:
         self._initial = initial
         self._masks = Masks(config.run_path, rounds=config.rounds)
         self._updates = UpdateFiles(config.run_path)
-        guarded = config.simulation is None or config.simulation.norm_guard
-        self._guard = NormGuard(config.run_path, artifacts.manifest) if guarded else None
+        bounded = config.bounded_aggregation
+        self._rule = None if bounded is None else make_rule(bounded, self._manifest.method)
+        self._influence = None
+        if bounded is not None and self._rule is not None:
+            factor = bounded.clip or self._rule.clip
+            self._influence = Influence(bounded, self._manifest, factor=factor, told=store.adjusted_devices())
         self._versions = Versions(config.run_path)
         self._optimizer = ServerOptimizer(config.server_optimizer, artifacts.manifest)
         identity = model_id(initial)
@@ -129,8 +134,8 @@ class GlobalModel:
             base=self.id,
             base_state=self._state,
         )
-        if self._guard is not None:
-            self._guard.check(hashlib.sha256(frame).hexdigest(), state, self._state, round_number=round_number)
+        if self._influence is not None:
+            self._influence.note(hashlib.sha256(frame).hexdigest(), state, self._state)
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
         """Keep a verified update; it is durable when this returns."""
@@ -146,29 +151,12 @@ class GlobalModel:
         )
         self._store.accept_update(update, offer.report)
 
-    def leave_out(self, round_number: int, devices: tuple[str, ...]) -> dict[str, str]:
-        """Which of these devices' updates must not be averaged after all, and why: their peers are known only now."""
-        if self._guard is None:
-            return {}
-        hashes = self._store.accepted(round_number)
-        return self._guard.close(
-            {device: hashes[device] for device in devices},
-            lambda device: next(self._accepted(round_number, (device,)))[1],
-            base=self._state,
-            round_number=round_number,
-        )
-
     def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
         """Make the next version of these devices' updates, evaluate it where it is due, and record the round."""
         # Lossy codecs change the average, so the figures are those of what devices will decode.
         metrics = RoundMetrics(self._manifest, initial=self._initial, start=self._state)
-        state = combine(
-            metrics.watch(self._accepted(round_number, devices)),
-            self._manifest.method,
-            self._manifest.prunable,
-            round_number=round_number,
-            rounds=self._config.rounds,
-        )
+        shares = self._judge(round_number, devices)
+        state, shares = self._combine(round_number, shares, metrics)
         self._succeed(self._optimizer.step(self._state, state), round_number=round_number + 1)
         del state
         last = round_number == self._config.rounds
@@ -181,12 +169,46 @@ class GlobalModel:
             seconds=elapsed_s(),
             global_sparsity=global_sparsity(self._state, self._manifest.prunable),
             evaluation=evaluation,
-            metrics=metrics.finish(self._state) | of_evaluation(evaluation) | levels,
+            metrics=metrics.finish(self._state) | of_shares(shares) | of_evaluation(evaluation) | levels,
+            shares=shares,
         )
         if self._masks.wants(round_number):
             self._masks.save(round_number, pack_mask(self._state, self._manifest.prunable))
         self._store.close_round(closed)
         self._updates.drop(round_number)
+
+    def _judge(self, round_number: int, devices: tuple[str, ...]) -> dict[str, Share]:
+        """What each update counts for."""
+        claims, hashes = self._store.samples(round_number), self._store.accepted(round_number)
+        claims = {device: claims[device] for device in devices}
+        if self._influence is None:
+            return {device: Share(claim, claim) for device, claim in claims.items()}
+        return self._influence.judge(
+            claims,
+            {device: hashes[device] for device in devices},
+            lambda device: next(self._accepted(round_number, (device,)))[1],
+            base=self._state,
+        )
+
+    def _combine(
+        self, round_number: int, shares: dict[str, Share], metrics: RoundMetrics
+    ) -> tuple[State, dict[str, Share]]:
+        """The model of the updates, by the run's rule and with the method's mask, and what each counted for in it."""
+        devices = tuple(shares)
+        updates = metrics.watch(self._accepted(round_number, devices))
+        finish = partial(
+            combine,
+            method=self._manifest.method,
+            prunable=self._manifest.prunable,
+            round_number=round_number,
+            rounds=self._config.rounds,
+        )
+        if self._influence is None or self._rule is None:
+            return finish(updates), shares
+        cohort = Cohort(self._manifest, self._state, len(devices), self._config.run_path / "updates")
+        bounded = self._influence.bound(updates, shares.values(), base=self._state)
+        state = finish(bounded, rule=partial(self._rule.combine, cohort=cohort))
+        return state, self._influence.leave_out(shares, [devices[place] for place in cohort.left_out])
 
     def _evaluate_levels(self) -> dict[str, float]:
         """How good the model is as groups with targets of their own begin with it, and may use it."""

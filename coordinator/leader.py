@@ -488,12 +488,8 @@ class Leader:
         self._awaited = set(command.accepted)
         for device, reason in self._uploads.unfinished().items():
             self._count_refusal(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
-        refused = self._model.leave_out(command.round, command.accepted)
-        for device, reason in refused.items():
-            self._count_refusal(device, RefusalKind.OUTLIER, reason, round_number=command.round)
         self._refusals.flush()
-        averaged = tuple(device for device in command.accepted if device not in refused)
-        self._model.close_round(command.round, averaged, elapsed_s=lambda: self._clock() - self._opened_s)
+        self._model.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.rounds()[-1])
         return events.ModelReady(self._model.id)
 

@@ -12,12 +12,13 @@ averaged, so memory does not grow with the cohort.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.coordinator.influence import Share
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, Tensors, count_nonzero
@@ -30,6 +31,7 @@ __all__ = [
     "distance",
     "iou_matrix",
     "of_evaluation",
+    "of_shares",
     "pack_mask",
 ]
 
@@ -106,6 +108,15 @@ def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:
         return {}
     figures = {f"{CLASS_PREFIX}{label}": accuracy for label, accuracy in enumerate(evaluation.by_class)}
     return figures | (_spread("accuracy_devices", list(evaluation.by_device)) if evaluation.by_device else {})
+
+
+def of_shares(shares: Mapping[str, Share]) -> dict[str, float]:
+    """How many updates counted for less than their devices would have them."""
+    return {
+        "clipped_devices": float(sum(0 < share.clipped < 1 for share in shares.values())),
+        "left_out_devices": float(sum(share.left_out for share in shares.values())),
+        "cut_claims": float(sum(share.cut for share in shares.values())),
+    }
 
 
 def distance(first: Tensors, second: Tensors, names: Sequence[str]) -> tuple[float, float]:

@@ -1,176 +1,154 @@
-"""How far an update may move the model: ten times as far as the updates of its peers do, by their median.
+"""How far an update may move the model: so many times as far as the median update of its round, or it is scaled down.
 
-One device that sends large numbers would outvote all others in a mean. When a round closes, its updates are compared
-with each other. On arrival an update is compared with those of the round before and with those that came before it in
-its own round, and refused where both say so: a whole fleet may move further than it did (BatchNorm's statistics grow a
-hundredfold in round 2 of Top-K), and the first three to arrive may be in league. With fewer than three peers there is
-nothing to compare with, and nothing is refused.
+An update pulls at the mean by its weight times the norm of its change. When a round closes, all of its updates are
+compared, so it does not matter who came first; one that pulls too hard is clipped: what it changes is scaled until it
+pulls as hard as it may. Every tensor has a bound of its own, since what is nothing to a large layer is the end of a
+small one. Entries that the device pruned have no part in this. They are not measured, and they stay zero, so that an
+update within the budget of non-zeros is so after it was clipped, also in round 1, whose base is dense. BatchNorm's
+running statistics are bounded like all else; scaled towards the base, a variance stays one.
+
+To prune is to pull, too, towards zero: an update that keeps nothing of what its peers keep would take its share of
+every weight away. That cannot be scaled down in the update, so its weight is: by what it prunes of the model, compared
+with what the median update does.
+
+With fewer than three updates there is nothing to compare with, and nothing is clipped.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sparsyedge.edge.artifacts import Manifest
-from sparsyedge.edge.errors import FrameError, RunError
-from sparsyedge.edge.storage import write_atomically
-from sparsyedge.edge.tensors import FloatArray, State, Tensors
+from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
 
-__all__ = ["NORMS_NAME", "NormGuard", "Norms", "measure"]
+__all__ = ["Norms", "Pull", "Scales", "clip", "clip_scales", "measure", "share_left", "size_of", "trust_of"]
 
-NORMS_NAME = "norms.json"
-FACTOR = 10.0
-"""A device with more samples takes more steps and moves the model further, though not in proportion."""
 MIN_PEERS = 3
 NEGLIGIBLE = 0.001
-"""Where nobody moves the model any more, moving it by a hundredth of itself is no attack."""
-LARGEST = 1e300
-"""Stands for an overflow: JSON knows no infinity."""
-KEPT_ROUNDS = 2
-"""The reference of the open round, and that of the next one while the open one is being closed."""
+"""Where nobody moves the model any more, moving it by this share of itself is what the median is taken for."""
+LITTLE_PRUNED = 0.05
+"""The same for what is pruned, of which there is more where devices have targets of their own."""
+PIECE = 1 << 16
+"""Entries that are looked at in float64 at a time."""
 
 
-class Norms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How large an update is, in units of the model that it starts from."""
-
-    weights: float
-    """The norm of the change of all trained tensors."""
-    statistics: float
-    """The norm of BatchNorm's running statistics themselves."""
+Norms = Mapping[str, float]
+"""By tensor: of a model, or of what an update changes."""
+Scales = Mapping[str, float]
+"""By tensor, what is left of an update's change; tensors of which all is left are not named."""
 
 
-class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The medians of one round's updates."""
+class Pull(NamedTuple):
+    """What an update does to the model that it starts from."""
 
-    median: Norms
-    peers: int
-
-
-def measure(state: Tensors, base: State, manifest: Manifest, *, unit: Norms | None = None) -> Norms:
-    """How large an update is; `unit` is the size of the base, where that is known already."""
-    unit = unit or _size(base, manifest)
-    running = _running(manifest)
-    with np.errstate(over="ignore"):
-        change = _norm(state[name] - base[name] for name in _trained(manifest))
-    return Norms(weights=change / unit.weights, statistics=_norm(state[name] for name in running) / unit.statistics)
+    change: Norms
+    """How far it moves what it keeps of each tensor."""
+    pruned: float
+    """The norm of all that it prunes."""
 
 
-class NormGuard:
-    """Compares the updates of a run with each other; what it goes by survives a restart."""
-
-    def __init__(self, run_path: Path, manifest: Manifest) -> None:
-        self._path = run_path / NORMS_NAME
-        self._manifest = manifest
-        self._references = self._load()
-        self._measured: dict[str, Norms] = {}
-        self._base: State | None = None
-        self._unit = Norms(1.0, 1.0)
-
-    def check(self, update: str, state: Tensors, base: State, *, round_number: int) -> None:
-        """Raise FrameError for an update, known by its hash, that moves the model too far by all that is known yet."""
-        norms = self._measure(state, base)
-        before = self._references.get(round_number - 1)
-        reason = _reason(norms, _reference(self._measured), "of its peers")
-        if reason is not None and before is not None and _reason(norms, before, "of the round before") is not None:
-            raise FrameError(reason)
-        self._measured[update] = norms
-
-    def close(
-        self,
-        updates: Mapping[str, str],
-        load: Callable[[str], Tensors],
-        *,
-        base: State,
-        round_number: int,
-    ) -> dict[str, str]:
-        """Which of a round's updates, by device, are left out of the mean, and why.
-
-        What is left is the next round's reference. Updates that an earlier process has checked are loaded once more.
-        """
-        found = {
-            device: self._measured.get(update) or self._measure(load(device), base)
-            for device, update in updates.items()
-        }
-        self._measured.clear()
-        # The next round has another base, and this one would stay in memory until its first update comes.
-        self._base = None
-        reference = _reference(found)
-        refused = {
-            device: reason
-            for device, norms in found.items()
-            if (reason := _reason(norms, reference, "of its peers")) is not None
-        }
-        kept = {device: norms for device, norms in found.items() if device not in refused}
-        # Before the round is recorded as closed: a coordinator that is killed in between decides the same again.
-        self._references = {
-            number: reference
-            for number, reference in {**self._references, round_number: _reference(kept)}.items()
-            if number > round_number - KEPT_ROUNDS
-        }
-        write_atomically(self._path, msgspec.json.encode(self._references))
-        return refused
-
-    def _measure(self, state: Tensors, base: State) -> Norms:
-        if self._base is not base:
-            self._base, self._unit = base, _size(base, self._manifest)
-        return measure(state, base, self._manifest, unit=self._unit)
-
-    def _load(self) -> dict[int, Reference]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[int, Reference])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.DecodeError) as error:
-            raise RunError(
-                f"cannot read {self._path}: {error}; restore it, or remove it to go on without it"
-            ) from error
+def measure(update: Tensors, base: Tensors, manifest: Manifest) -> Pull:
+    """How an update pulls at its base."""
+    prunable = _can_be_pruned(manifest)
+    change, pruned = {}, 0.0
+    for name in update:
+        tensor, before = update[name], base[name]
+        change[name] = _norm(_change(tensor, before, name in prunable))
+        if name in prunable:
+            pruned = math.hypot(pruned, _norm(_pieces(before[tensor == 0])))
+    return Pull(change, pruned)
 
 
-def _reference(found: Mapping[str, Norms]) -> Reference:
-    values = list(found.values()) or [Norms(0.0, 0.0)]
-    median = Norms(
-        weights=statistics.median(norms.weights for norms in values),
-        statistics=statistics.median(norms.statistics for norms in values),
-    )
-    return Reference(median, len(found))
+def size_of(model: Tensors) -> Norms:
+    """How large each tensor of a model is."""
+    return {name: _norm(_pieces(tensor)) for name, tensor in model.items()}
 
 
-def _reason(norms: Norms, reference: Reference, whose: str) -> str | None:
-    if reference.peers < MIN_PEERS:
-        return None
-    for what, value, median in (
-        ("moves the weights by", norms.weights, reference.median.weights),
-        ("has BatchNorm statistics of", norms.statistics, reference.median.statistics),
-    ):
-        if not value <= FACTOR * max(median, NEGLIGIBLE):
-            return (
-                f"the update {what} {value:.3g} times the model's norm, the median {whose} is {median:.3g}; "
-                f"at most {FACTOR:g} times the median is averaged"
-            )
-    return None
+def clip_scales(
+    pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, factor: float
+) -> dict[str, Scales]:
+    """Of each device whose update pulls more than `factor` times as hard as the median one, what may be left of it."""
+    scales: dict[str, dict[str, float]] = {device: {} for device in pulls}
+    for name, tensor_size in size.items():
+        norms = {device: pull.change[name] for device, pull in pulls.items()}
+        for device, scale in _beyond(norms, weights, factor=factor, least=NEGLIGIBLE * tensor_size).items():
+            scales[device][name] = scale
+    return {device: found for device, found in scales.items() if found}
 
 
-def _size(base: State, manifest: Manifest) -> Norms:
-    """The norms of a model itself, 1 where there is nothing to measure."""
-    return Norms(
-        weights=_norm(base[name] for name in _trained(manifest)) or 1.0,
-        statistics=_norm(base[name] for name in _running(manifest)) or 1.0,
-    )
+def trust_of(
+    pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, manifest: Manifest, factor: float
+) -> dict[str, float]:
+    """Of each device whose update prunes over `factor` times as much as the median one, what is left of its weight."""
+    whole = math.hypot(*(size[name] for name in manifest.prunable))
+    pruned = {device: pull.pruned for device, pull in pulls.items()}
+    return _beyond(pruned, weights, factor=factor, least=LITTLE_PRUNED * whole)
 
 
-def _trained(manifest: Manifest) -> list[str]:
-    return [parameter.name for parameter in manifest.parameters if parameter.trainable]
+def _beyond(norms: Mapping[str, float], weights: Mapping[str, int], *, factor: float, least: float) -> dict[str, float]:
+    """By device, what brings weight times norm down to `factor` times the median; only of those that are beyond."""
+    if len(norms) < MIN_PEERS:
+        return {}
+    pulls = {device: weights[device] * norm for device, norm in norms.items()}
+    bound = factor * max(statistics.median(pulls.values()), least * statistics.median(weights.values()))
+    return {device: bound / pull for device, pull in pulls.items() if pull > bound}
 
 
-def _running(manifest: Manifest) -> list[str]:
-    return [name for norm in manifest.batch_norms for name in (norm.mean, norm.variance)]
+def share_left(norms: Norms, scales: Scales) -> float:
+    """What is left of the norm of an update's whole change."""
+    whole = math.hypot(*norms.values())
+    return math.hypot(*(norm * scales.get(name, 1.0) for name, norm in norms.items())) / whole if whole else 1.0
 
 
-def _norm(tensors: Iterable[FloatArray]) -> float:
-    return min(LARGEST, math.sqrt(sum(float(np.vdot(tensor, tensor)) for tensor in tensors)))
+def clip(update: Tensors, base: Tensors, manifest: Manifest, scales: Scales) -> Tensors:
+    """The update with its change scaled down; each tensor is made when it is asked for."""
+    pruned = _can_be_pruned(manifest)
+
+    def make(name: str) -> FloatArray:
+        if name not in scales:
+            return update[name]
+        return _scaled(update[name], base[name], scales[name], keep_zeros=name in pruned)
+
+    return MadeOnDemand(tuple(update), make)
+
+
+def _scaled(update: FloatArray, base: FloatArray, scale: float, *, keep_zeros: bool) -> FloatArray:
+    moved, values, before = np.empty_like(update), update.reshape(-1), base.reshape(-1)
+    for start in range(0, values.size, PIECE):
+        piece = slice(start, start + PIECE)
+        # In float64, where the change of a value near float32's end is a number.
+        near = before[piece].astype(np.float64)
+        found = near + scale * (values[piece] - near)
+        if keep_zeros:
+            found[values[piece] == 0] = 0.0
+        moved.reshape(-1)[piece] = found
+    return moved
+
+
+def _change(update: FloatArray, base: FloatArray, keep_zeros: bool) -> Iterator[NDArray[np.float64]]:
+    values, before = update.reshape(-1), base.reshape(-1)
+    for start in range(0, values.size, PIECE):
+        piece = slice(start, start + PIECE)
+        change = values[piece].astype(np.float64) - before[piece]
+        yield change[values[piece] != 0] if keep_zeros else change
+
+
+def _pieces(tensor: FloatArray) -> Iterator[NDArray[np.float64]]:
+    values = tensor.reshape(-1)
+    return (values[start : start + PIECE].astype(np.float64) for start in range(0, values.size, PIECE))
+
+
+def _norm(pieces: Iterable[NDArray[np.float64]]) -> float:
+    # Not BLAS, whose sums depend on how many threads it has.
+    return math.sqrt(sum(float(np.einsum("i,i->", piece, piece)) for piece in pieces))
+
+
+def _can_be_pruned(manifest: Manifest) -> frozenset[str]:
+    """The tensors in which a zero says that the device pruned the entry, and is not a value like others."""
+    return frozenset(manifest.prunable if manifest.method.uplink == "weights" else ())

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sparsyedge.edge.energy import PhaseCost, meter_text
 
 __all__ = [
+    "NOTABLE",
+    "AdjustmentRecord",
     "DeviceRecord",
     "Evaluation",
     "MemberRecord",
@@ -19,6 +21,10 @@ __all__ = [
     "RunSummary",
     "Stretch",
 ]
+
+
+NOTABLE = 0.5
+"""Honest updates are clipped, too, but seldom to less than this share of their norm."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,31 @@ class RefusalRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdjustmentRecord:
+    """An accepted update that counted for less than its device would have it; no refusal, the device is not told."""
+
+    round: int
+    device: str
+    samples: int
+    """As claimed."""
+    weight: int
+    cut: bool
+    """Whether the weight is less because the claim was not believed."""
+    clipped: float
+    """What was left of the norm of its change: 1 where all was, 0 where the rule did without the update."""
+
+    @property
+    def notable(self) -> bool:
+        """Whether it is more than what happens to honest devices all the time."""
+        return self.cut or self.clipped < NOTABLE
+
+    def __str__(self) -> str:
+        notes = [f"clipped to {self.clipped:.2g} of its norm" if self.clipped else "left out"] * (self.clipped < 1)
+        notes += [f"claims {self.samples} samples, counted for {self.weight}"] if self.cut else []
+        return "; ".join(notes)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemberRecord:
     """Who has ever been heard of in a run: a device that came, delivered, or had something refused."""
 
@@ -188,6 +219,7 @@ class MemberRecord:
     joules: float | None
     energy_kind: str
     refusals: tuple[RefusalRecord, ...]
+    adjustments: tuple[AdjustmentRecord, ...] = ()
     unfit: str = ""
     """Why it does not train although it is online, in its own words; empty where it may."""
     alarm: str = ""

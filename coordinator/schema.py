@@ -106,6 +106,15 @@ CREATE TABLE refusals (
     at REAL NOT NULL,
     PRIMARY KEY (round, device, kind)
 );
+CREATE TABLE adjustments (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    samples INTEGER NOT NULL,
+    weight INTEGER NOT NULL,
+    cut INTEGER NOT NULL,
+    clipped REAL NOT NULL,
+    PRIMARY KEY (round, device)
+);
 CREATE TABLE requests (
     kind TEXT NOT NULL,
     device TEXT NOT NULL DEFAULT '',

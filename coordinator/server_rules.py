@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,25 @@ __all__ = ["LayerDensities", "apply_mask_rule", "average_nonzero", "combine", "p
 
 
 def combine(
-    updates: Iterable[tuple[int, Tensors]],
+    updates: Iterable[tuple[float, Tensors]],
     method: Method,
     prunable: Sequence[str],
     *,
     round_number: int,
     rounds: int,
+    rule: Callable[[Iterable[tuple[float, Tensors]]], State] | None = None,
 ) -> State:
-    """The next model of the updates, which come as (samples, state) in device order and one at a time."""
+    """The next model of the updates, which come as (weight, state) in device order and one at a time.
+
+    `rule` combines them; the method's own mean where it is left out.
+    """
     densities = LayerDensities(prunable)
     # To count is to make every tensor of every update once more.
     watched = densities.watch(updates) if method.mask in ("evolving", "layer-density") else updates
-    mean = average(watched) if method.aggregation == "mean" else average_nonzero(watched, prunable)
+    if rule is not None:
+        mean = rule(watched)
+    else:
+        mean = average(watched) if method.aggregation == "mean" else average_nonzero(watched, prunable)
     return apply_mask_rule(method, mean, densities, prunable, round_number=round_number, rounds=rounds)
 
 
@@ -47,10 +54,10 @@ class LayerDensities:
     """How dense each layer is on the mean device, weighted by samples."""
 
     def __init__(self, prunable: Sequence[str]) -> None:
-        self._nonzeros = dict.fromkeys(prunable, 0)
-        self._samples = 0
+        self._nonzeros: dict[str, float] = dict.fromkeys(prunable, 0)
+        self._samples: float = 0
 
-    def watch(self, updates: Iterable[tuple[int, Tensors]]) -> Iterator[tuple[int, Tensors]]:
+    def watch(self, updates: Iterable[tuple[float, Tensors]]) -> Iterator[tuple[float, Tensors]]:
         """The same updates, counted on their way."""
         for samples, state in updates:
             self._samples += samples
@@ -68,7 +75,7 @@ class LayerDensities:
         if total == 0:
             return dict.fromkeys(self._nonzeros, 0)
         # In whole numbers: nonzeros / samples is a layer's mean count, target * samples / total the scale.
-        return {name: min(state[name].size, count * target // total) for name, count in self._nonzeros.items()}
+        return {name: min(state[name].size, int(count * target // total)) for name, count in self._nonzeros.items()}
 
 
 def prune_layers(state: State, kept: dict[str, int]) -> State:
@@ -86,15 +93,15 @@ def _keep_largest(state: State, name: str, count: int) -> State:
     return {name: tensor}
 
 
-def average_nonzero(updates: Iterable[tuple[int, Tensors]], prunable: Sequence[str]) -> State:
+def average_nonzero(updates: Iterable[tuple[float, Tensors]], prunable: Sequence[str]) -> State:
     """The mean of each prunable weight over the devices that sent it, weighted by their samples; of all else the mean.
 
     A weight that no device sent is zero.
     """
     senders: dict[str, NDArray[np.float64]] = {}
-    total = 0
+    total: float = 0
 
-    def counted() -> Iterator[tuple[int, Tensors]]:
+    def counted() -> Iterator[tuple[float, Tensors]]:
         nonlocal total
         for samples, state in updates:
             total += samples

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+from sparsyedge.coordinator.influence import Share
 from sparsyedge.coordinator.records import Evaluation, Stretch
 from sparsyedge.coordinator.schema import SCHEMA, SCHEMA_VERSION
 from sparsyedge.coordinator.store_reader import StoreReader
@@ -53,6 +54,8 @@ class ClosedRound:
     evaluation: Evaluation | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The figures of metrics.py, by name."""
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """What each update counted for, by device."""
 
 
 class Store(StoreReader):
@@ -298,6 +301,15 @@ class Store(StoreReader):
             db.executemany(
                 "INSERT OR REPLACE INTO metrics (round, name, value) VALUES (?, ?, ?)",
                 [(closed.round, name, value) for name, value in closed.metrics.items()],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO adjustments (round, device, samples, weight, cut, clipped) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (closed.round, device, share.samples, share.weight, share.cut, share.clipped)
+                    for device, share in closed.shares.items()
+                    if share.cut or share.clipped < 1
+                ],
             )
             db.execute("UPDATE run SET model_id = ?", (closed.model_id,))
 

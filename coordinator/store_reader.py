@@ -10,6 +10,7 @@ from pathlib import Path
 from sparsyedge.coordinator.conduct import STRIKES, Conduct
 from sparsyedge.coordinator.deadlines import remember
 from sparsyedge.coordinator.records import (
+    AdjustmentRecord,
     DeviceRecord,
     MemberRecord,
     OpenRecord,
@@ -142,7 +143,7 @@ class StoreReader:
         return [row["accepted_at"] for row in rows]
 
     def samples(self, round_number: int) -> dict[str, int]:
-        """The weight of every accepted update of a round, by device."""
+        """How many samples every device of a round claims whose update was accepted."""
         rows = self._db.execute("SELECT device, samples FROM updates WHERE round = ?", (round_number,))
         return {row["device"]: row["samples"] for row in rows}
 
@@ -209,6 +210,9 @@ class StoreReader:
         refusals: dict[str, list[RefusalRecord]] = {}
         for refusal in self.refusals():
             refusals.setdefault(refusal.device, []).append(refusal)
+        adjustments: dict[str, list[AdjustmentRecord]] = {}
+        for adjustment in self.adjustments():
+            adjustments.setdefault(adjustment.device, []).append(adjustment)
         rows = self._db.execute(
             "SELECT n.device, COALESCE(d.online, 0) AS online, COALESCE(d.unfit, '') AS unfit, "
             "  COALESCE(d.quarantined_until, 0) AS quarantined_until, COALESCE(d.quarantine, '') AS quarantine, "
@@ -234,6 +238,7 @@ class StoreReader:
                     "online": bool(row["online"]),
                     "seen_at": row["seen_at"] or None,
                     "refusals": tuple(refusals.get(row["device"], ())),
+                    "adjustments": tuple(adjustments.get(row["device"], ())),
                 }
             )
             for row in rows.fetchall()
@@ -265,6 +270,15 @@ class StoreReader:
         """What was not taken, in order of rounds."""
         rows = self._db.execute("SELECT round, device, kind, reason, count FROM refusals ORDER BY round, device, kind")
         return tuple(RefusalRecord(**dict(row)) for row in rows)
+
+    def adjustments(self) -> tuple[AdjustmentRecord, ...]:
+        """The updates that counted for less than their devices would have them, in order of rounds."""
+        rows = self._db.execute("SELECT * FROM adjustments ORDER BY round, device")
+        return tuple(AdjustmentRecord(**{**dict(row), "cut": bool(row["cut"])}) for row in rows)
+
+    def adjusted_devices(self) -> frozenset[str]:
+        """Of whom that was ever notable."""
+        return frozenset(adjustment.device for adjustment in self.adjustments() if adjustment.notable)
 
     def summary(self) -> RunSummary:
         """Everything at once."""

@@ -12,6 +12,7 @@ from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.courier import Courier, Member
+from sparsyedge.edge.data import Samples
 from sparsyedge.edge.energy import EnergyMeter, open_meter
 from sparsyedge.edge.messages import Topics
 from sparsyedge.edge.outbox import Outbox
@@ -37,6 +38,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     meter: str
     runtime: Runtime | None = None
     backend: Backend = "ort"
+    hostile: dict[str, str] = msgspec.field(default_factory=dict)
+    """Which devices attack the run, and how: a row of benchmarks/attacks/members.py."""
 
 
 class DeviceRoom:
@@ -47,6 +50,7 @@ class DeviceRoom:
         self._devices_dir = Path(setup.devices_dir)
         self._shares = Shares(Path(setup.shares_dir))
         self._workbench = _workbench(setup)
+        self._hostile = setup.hostile
         self._meter: EnergyMeter = open_meter(setup.meter)
 
     def close(self) -> None:
@@ -56,8 +60,22 @@ class DeviceRoom:
     def agent(self, device: str, channel: Channel) -> tuple[Agent, Courier]:
         """The device as it was left, ready to join over the channel."""
         samples = self._shares.of(device)
-        member = Member(device=device, topics=self.topics, boot_id=BOOT_ID, software=SOFTWARE, samples=len(samples))
-        courier = Courier(channel, member)
+        if device in self._hostile:
+            return self._hostile_agent(device, channel, samples)
+        return self._agent(device, Courier(channel, self._member(device, samples)), samples, self._workbench)
+
+    def _hostile_agent(self, device: str, channel: Channel, samples: Samples) -> tuple[Agent, Courier]:
+        from sparsyedge.benchmarks.attacks.members import ATTACKS
+
+        attack = ATTACKS[self._hostile[device]]
+        samples = attack.poison(samples)
+        courier = attack.courier(channel, self._member(device, samples))
+        return self._agent(device, courier, samples, attack.workbench(self._workbench, device))
+
+    def _member(self, device: str, samples: Samples) -> Member:
+        return Member(device=device, topics=self.topics, boot_id=BOOT_ID, software=SOFTWARE, samples=len(samples))
+
+    def _agent(self, device: str, courier: Courier, samples: Samples, workbench: Workbench) -> tuple[Agent, Courier]:
         folder = self._devices_dir / device
         agent = Agent(
             device,
@@ -66,7 +84,7 @@ class DeviceRoom:
             meter=self._meter,
             cache=Cache(folder),
             outbox=Outbox(folder / "outbox"),
-            workbench=self._workbench,
+            workbench=workbench,
             until_finished=True,
         )
         return agent, courier

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Literal
@@ -47,6 +48,7 @@ def simulate(
     workers: int | None = None,
     drop: Drop | None = None,
     backend: Backend = "ort",
+    hostile: Mapping[str, str] | None = None,
     observer: Observer | None = None,
     longer: bool = False,
 ) -> RunSummary:
@@ -55,7 +57,8 @@ def simulate(
     `config.simulation` says which devices there are. `drop(round, device)` says who takes a task and is never heard of
     again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
     takes the devices' steps. With `longer`, a run that is there may go on for another number of rounds than it was
-    begun with; without, it is refused, since its figures would not be those of either number.
+    begun with; without, it is refused, since its figures would not be those of either number. `hostile` says which
+    devices attack the run, and how (benchmarks/attacks/members.py).
     """
     simulation = config.simulation
     if simulation is None:
@@ -91,6 +94,7 @@ def simulate(
             meter=simulation.meter,
             runtime=simulation.runtime,
             backend=backend,
+            hostile=dict(hostile or {}),
         )
         _install(artifacts, config.run_path / "devices", tuple(samples))
         if link == "mqtt":

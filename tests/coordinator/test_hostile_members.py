@@ -16,13 +16,17 @@ import zstandard
 from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
 from fixtures.secured import make_member
 
+from sparsyedge.coordinator.aggregate import average
+from sparsyedge.coordinator.aggregation import DEFAULT_RULE
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.bans import BANNED
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.norms import measure
 from sparsyedge.coordinator.observer import Observer, SilentObserver
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.refusals import TOLD_PER_MINUTE
 from sparsyedge.coordinator.revocation import revoke
+from sparsyedge.coordinator.robust import RULES
 from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.coordinator.signing import sign
 from sparsyedge.coordinator.store import Store
@@ -31,9 +35,10 @@ from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.frame import MAGIC
 from sparsyedge.edge.link import Received
 from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, Reply, RoundTask, encode
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.transfer import chunk_of
+from sparsyedge.edge.wire import decode_frame
 
 pytestmark = pytest.mark.mosquitto
 
@@ -147,26 +152,72 @@ def test_an_update_that_would_harm_the_mean_is_refused_with_its_reason(
     assert reason in fleet.refused()[device.name]
 
 
-def test_an_update_far_beyond_its_peers_is_left_out_of_round_1_and_refused_in_round_2(fleet: SecuredFleet) -> None:
-    run = fleet.start()
-    for round_number in (1, 2):
-        verdicts = {}
-        for device, task in fleet.tasks(round_number):
-            state = answer(device.name, round_number, fleet.initial)
-            if device.name == "d4":
-                state = {name: tensor * 1000 for name, tensor in state.items()}
-            verdicts[device.name] = device.deliver(task, state)
-            if round_number == 2 and device.name == "d4":
-                break
-        if round_number == 1:
-            # Nobody knows yet what is usual.
-            assert all(isinstance(verdict, Accepted) for verdict in verdicts.values())
-    verdict = verdicts["d4"]
-    assert isinstance(verdict, Refused)
-    assert "of its peers" in verdict.reason
-    finish(fleet, run)
+def times(factor: float) -> Callable[[State], State]:
+    return lambda state: {name: (tensor * np.float32(factor)).astype(np.float32) for name, tensor in state.items()}
+
+
+def closed_model(fleet: SecuredFleet, order: tuple[str, ...], alter: Callable[[State], State], claim: int) -> State:
+    """The model after a round in which d4 sends what `alter` makes of its update, and claims that many samples."""
+    run = fleet.start(rounds=1)
+    tasks = {device.name: (device, task) for device, task in fleet.tasks(1)}
+    for name in order:
+        device, task = tasks[name]
+        state = answer(name, 1, fleet.initial)
+        if name == "d4":
+            device.samples = claim
+            state = alter(state)
+        assert isinstance(device.deliver(task, state), Accepted), name
+    run.result()
+    shapes = fleet.artifacts.manifest.shapes
+    return decode_frame((fleet.config.run_path / "model.frame").read_bytes(), shapes).state
+
+
+@pytest.mark.parametrize(
+    ("alter", "claim"),
+    [(times(1), 10**9), (times(1000), 40), (times(1e30), 10**9)],
+    ids=["claims", "moves far", "both"],
+)
+def test_a_member_of_four_cannot_move_the_model_beyond_the_bound(
+    fleet: SecuredFleet, alter: Callable[[State], State], claim: int
+) -> None:
+    found = closed_model(fleet, NAMES, alter, claim)
+    base, manifest = fleet.initial, fleet.artifacts.manifest
+    honest = [(10 * number, answer(f"d{number}", 1, base)) for number in (1, 2, 3)]
+    pulls = [(weight, measure(state, base, manifest).change) for weight, state in honest]
+    # The weights are 10, 20, 30 and 40: what the model has of d4 is what the mean of the others leaves.
+    others, sent = average(honest), answer("d4", 1, base)
+    counted = {
+        name: np.where(sent[name] != 0, (100 * found[name] - 60 * others[name]) / 40, 0).astype(np.float32)
+        for name in found
+    }
+    for name, norm in measure(counted, base, manifest).change.items():
+        bound = RULES[DEFAULT_RULE].clip * max(weight * norms[name] for weight, norms in pulls)
+        assert 40 * norm <= 1.01 * bound, name
+
+
+def test_it_does_not_matter_whether_the_hostile_update_comes_first_or_last(fleet: SecuredFleet, tmp_path: Path) -> None:
+    first = closed_model(fleet, ("d4", "d1", "d2", "d3"), times(1000), 10**9)
+    fleet.config = msgspec.structs.replace(fleet.config, run_dir=str(tmp_path / "again"))
+    last = closed_model(fleet, ("d3", "d2", "d1", "d4"), times(1000), 10**9)
+    assert model_id(first) == model_id(last)
+
+
+def test_what_was_cut_and_clipped_is_on_record_and_no_refusal(
+    fleet: SecuredFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed_model(fleet, NAMES, times(1000), 10**9)
     with closing(Store.open(fleet.config.run_path)) as store:
-        assert [refusal.round for refusal in store.refusals() if refusal.device == "d4"] == [1, 2]
+        (adjusted,) = [adjustment for adjustment in store.adjustments() if adjustment.notable]
+        assert (adjusted.round, adjusted.device, adjusted.samples, adjusted.weight) == (1, "d4", 10**9, 40)
+        assert adjusted.clipped < 0.1
+        assert str(adjusted).startswith("clipped to 0.0")
+        assert "claims 1000000000 samples, counted for 40" in str(adjusted)
+        assert store.metrics()[1]["cut_claims"] == 1
+        assert store.metrics()[1]["clipped_devices"] >= 1
+        assert store.refusals() == ()
+        assert store.samples(1)["d4"] == 10**9
+    for line in ("device d4 claims 1000000000 samples and counts for 40", "the update of device d4 is clipped to 0.0"):
+        assert caplog.text.count(line) == 1
 
 
 def altered_offer(device: FakeDevice, task: RoundTask, **changes: object) -> Offer:

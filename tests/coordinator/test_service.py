@@ -12,8 +12,8 @@ from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, answer, retained_
 
 from sparsyedge.coordinator import leader
 from sparsyedge.coordinator.aggregate import average
+from sparsyedge.coordinator.aggregation import AggregationConfig
 from sparsyedge.coordinator.lock import LOCK_NAME
-from sparsyedge.coordinator.norms import NORMS_NAME
 from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.store import STORE_NAME
 from sparsyedge.edge.artifacts import MANIFEST_NAME
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.mosquitto
 
 
 def test_a_run_ends_in_the_mean_of_what_its_devices_sent(fleet: Fleet) -> None:
-    run = fleet.start()
+    run = fleet.start(aggregation=AggregationConfig(rule="mean", clip=1000.0))
     devices = fleet.join("d3", "d1", "d2")
     for number in (1, 2):
         tasks = [device.until_round(number) for device in devices]
@@ -64,7 +64,6 @@ def test_a_run_ends_in_the_mean_of_what_its_devices_sent(fleet: Fleet) -> None:
         "model.onnx",
         "model_float.onnx",
         "model.frame",
-        NORMS_NAME,
         "masks",
         "models",
         "updates",

@@ -1,0 +1,140 @@
+"""The updates of a round side by side: a stretch of one tensor as all devices sent it, without any of them in memory.
+
+Rules that compare devices entry by entry need all of them at once. An update is decoded once, and what it keeps is
+written to a file without a name, sorted by tensor and position; memory is one stretch, whatever the number of devices.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
+
+__all__ = ["KeptEntries", "Stretch"]
+
+ENTRY = np.dtype([("position", "<u4"), ("value", "<f4")])
+STRETCH_ENTRIES = 1 << 21
+"""Of all devices together."""
+LONGEST, SHORTEST = 1 << 16, 1 << 10
+
+
+class Stretch(NamedTuple):
+    """Entries of one tensor that any device keeps; all others are at rest."""
+
+    positions: NDArray[np.int64]
+    values: FloatArray
+    """(devices, positions)."""
+    rest: FloatArray
+    """Per position, what the value of a device that does not keep it is."""
+    kept: NDArray[np.bool_]
+    """(devices, positions): whether the device keeps it."""
+
+
+class KeptEntries:
+    """What each update of a round keeps; a context, at whose end the file is gone.
+
+    `rest` names the tensors of which a device may keep a part, with what all else of them is (None: zero).
+    """
+
+    def __init__(self, folder: Path, *, devices: int, rest: Mapping[str, FloatArray | None]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, closed by __exit__
+        self._rest = rest
+        self._length = min(LONGEST, max(SHORTEST, STRETCH_ENTRIES // max(1, devices)))
+        self._ends: list[dict[str, NDArray[np.int64]]] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._written = 0
+        self.weights: list[float] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add_all(self, updates: Iterable[tuple[float, Tensors]]) -> Self:
+        """Take the updates, one after the other."""
+        for weight, state in updates:
+            self.weights.append(weight)
+            self._ends.append({name: self._write(name, state[name]) for name in state})
+            # Let go before the next one is decoded.
+            del state
+        self._file.flush()
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._shapes)
+
+    def rest_of(self, name: str) -> FloatArray:
+        """A copy of what the tensor is where nobody keeps anything."""
+        found = self._rest.get(name)
+        return np.zeros(self._shapes[name], dtype=np.float32) if found is None else found.copy()
+
+    def stretches(self, name: str) -> Iterator[Stretch]:
+        """The tensor from its beginning to its end."""
+        rest, whole = self._rest.get(name), name not in self._rest
+        for number in range(len(self._ends[0][name]) - 1):
+            found = [self._read(device, name, number, number + 1) for device in range(len(self._ends))]
+            positions = np.unique(np.concatenate([entries["position"] for entries in found])).astype(np.int64)
+            near = np.zeros(positions.size, dtype=np.float32) if rest is None else rest.reshape(-1)[positions]
+            values = np.repeat(near[np.newaxis], len(found), axis=0)
+            kept = np.full(values.shape, whole)
+            for row, entries in enumerate(found):
+                columns = np.searchsorted(positions, entries["position"])
+                values[row, columns] = entries["value"]
+                kept[row, columns] = True
+            yield Stretch(positions, values, near, kept)
+
+    def update(self, device: int) -> Tensors:
+        """One device's update, of which each tensor is made when it is asked for."""
+
+        def make(name: str) -> FloatArray:
+            tensor = self.rest_of(name)
+            entries = self._read(device, name, 0, len(self._ends[device][name]) - 1)
+            tensor.reshape(-1)[entries["position"]] = entries["value"]
+            return tensor
+
+        return MadeOnDemand(self.names, make)
+
+    def _write(self, name: str, tensor: FloatArray) -> NDArray[np.int64]:
+        """Where the entries of each stretch begin in the file, counted in entries, and where the last one ends."""
+        self._shapes[name] = tensor.shape
+        values = tensor.reshape(-1)
+        positions = np.arange(values.size) if name not in self._rest else np.flatnonzero(self._is_kept(name, values))
+        entries = np.empty(positions.size, dtype=ENTRY)
+        entries["position"], entries["value"] = positions, values[positions]
+        self._file.write(entries.data)
+        bounds = [*range(0, values.size, self._length), values.size]
+        ends: NDArray[np.int64] = self._written + np.searchsorted(positions, bounds)
+        self._written += positions.size
+        return ends
+
+    def _is_kept(self, name: str, values: FloatArray) -> NDArray[np.bool_]:
+        rest = self._rest[name]
+        kept: NDArray[np.bool_] = values != (0 if rest is None else rest.reshape(-1))
+        return kept
+
+    def _read(self, device: int, name: str, first: int, last: int) -> NDArray[np.void]:
+        start, stop = (int(end) for end in self._ends[device][name][[first, last]])
+        content = b"".join(self._pieces(start * ENTRY.itemsize, stop * ENTRY.itemsize))
+        return np.frombuffer(content, dtype=ENTRY)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        """The bytes of the file; the system may give fewer at a time than it was asked for."""
+        while start < stop:
+            piece = os.pread(self._file.fileno(), stop - start, start)
+            if not piece:
+                raise OSError("the file of a round's updates is shorter than what was written to it")
+            start += len(piece)
+            yield piece
