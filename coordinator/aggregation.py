@@ -29,6 +29,7 @@ class AggregationConfig(Section, frozen=True, kw_only=True):
     """How the updates of a round are combined."""
 
     rule: RuleName = DEFAULT_RULE
+    """How one model is made of a round's updates: docs/security.md compares the rules."""
     weights: Literal["samples", "equal"] = "samples"
     """Whether a device counts by its samples, or every device counts the same."""
     samples: dict[str, int] = msgspec.field(default_factory=dict)

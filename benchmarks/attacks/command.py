@@ -27,18 +27,19 @@ from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.aggregation import AggregationConfig, RuleName
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.config import read_section
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 RULES: tuple[str, ...] = (UNGUARDED, *get_args(RuleName))
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench attacks`."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     settings = Settings(
         devices=arguments.devices,
         hostile=arguments.hostile,
@@ -141,9 +142,10 @@ def _some_of(allowed: tuple[str, ...]) -> Any:
     return parse
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
+    """The options of `sparsyedge bench attacks`."""
     attacks = (NO_ATTACK, *ATTACKS)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="sparsyedge bench attacks",
         description="Accuracy of federated runs with hostile members on digits, by the rule that combines updates.",
         epilog="; ".join(f"{name}: {attack.summary}" for name, attack in ATTACKS.items()) + ".",
