@@ -112,6 +112,8 @@ def _type(info: Any) -> str:
             return "table"
         case msgspec.inspect.VarTupleType(item_type=item):
             return f"list of {_type(item)}s"
+        case msgspec.inspect.DictType(value_type=value):
+            return f"table of {_type(value)}s"
         case msgspec.inspect.StrType(pattern=None) | msgspec.inspect.LiteralType():
             return "text"
         case msgspec.inspect.StrType():
@@ -123,6 +125,8 @@ def _type(info: Any) -> str:
 def _default(field: Any) -> str:
     if field.required:
         return "required"
+    if isinstance(_bare(field.type), msgspec.inspect.DictType):
+        return "empty"
     if field.default is msgspec.NODEFAULT:
         return "the device's cores" if field.name == "threads" else "see below"
     if field.default is None:
