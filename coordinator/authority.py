@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparsyedge.coordinator import certificates, mosquitto
-from sparsyedge.coordinator.ledger import BUSY_TIMEOUT_S, TOKEN_LIFE_S, Ledger
+from sparsyedge.coordinator.ledger import BUSY_TIMEOUT_S, Ledger
 from sparsyedge.edge.config import DataConfig, Identifier, Port
 from sparsyedge.edge.enrolment import DeviceFile
 from sparsyedge.edge.errors import SecurityError
@@ -176,7 +176,7 @@ class Authority:
 
     # ---- new devices -------------------------------------------------------------------------------------------------
 
-    def invite(self, device: str, *, data: DataConfig | None = None, life_s: float = TOKEN_LIFE_S) -> DeviceFile:
+    def invite(self, device: str, *, data: DataConfig | None = None) -> DeviceFile:
         """What a new device is to be given, with a token in it; a token that it had before is void."""
         try:
             msgspec.convert(device, Identifier)
@@ -186,7 +186,7 @@ class Authority:
                 f"beginning with a letter or a digit"
             ) from error
         with self.ledger() as ledger:
-            token, expires_at = ledger.issue_token(device, life_s=life_s)
+            token, expires_at = ledger.issue_token(device)
             self.write_newcomers(ledger)
         mosquitto.reload(self.folder)
         settings = self.settings

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from sparsyedge.coordinator import certificates, mosquitto
 from sparsyedge.coordinator.authority import Authority
-from sparsyedge.coordinator.ledger import Ledger, Token
+from sparsyedge.coordinator.ledger import TOKEN_LIFE_S, Ledger, Token
 from sparsyedge.coordinator.newcomers import MINUTE_S, Newcomers
 from sparsyedge.edge.enrolment import MAX_REQUEST_BYTES, Enrolled, EnrolReply, EnrolRequest, NotEnrolled
 from sparsyedge.edge.errors import FrameError, SecurityError, SparsyedgeError
@@ -39,6 +39,8 @@ WRITE_S = 1.0
 CROWD_PER_MINUTE = 6000
 """A thousand devices that all come back after a broker's restart begin half as many."""
 DEAF_S = 10.0
+CLOCK_SLACK_S = 3600.0
+"""How far a clock may be put back without voiding the tokens of the day."""
 LOCK_NAME = "enrolment.lock"
 
 
@@ -207,6 +209,12 @@ def _check_token(ledger: Ledger, request: EnrolRequest, now_s: float) -> Token:
         raise SecurityError("the token is not one for this device; make one with `sparsyedge coordinator token`")
     if now_s > token.expires_at:
         raise SecurityError("the token has expired; make another with `sparsyedge coordinator token`")
+    if token.expires_at - now_s > TOKEN_LIFE_S + CLOCK_SLACK_S:
+        # It would be good for years.
+        raise SecurityError(
+            "the token was made while the coordinator's clock was ahead; make another with "
+            "`sparsyedge coordinator token`"
+        )
     return token
 
 

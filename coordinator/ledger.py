@@ -91,9 +91,9 @@ class Ledger:
 
     # ---- tokens ------------------------------------------------------------------------------------------------------
 
-    def issue_token(self, device: str, *, life_s: float = TOKEN_LIFE_S) -> tuple[str, float]:
+    def issue_token(self, device: str) -> tuple[str, float]:
         """A new token for one enrolment of the device, and when it expires; one that it had before is void."""
-        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + life_s
+        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + TOKEN_LIFE_S
         with self._db as db:
             db.execute("DELETE FROM tokens WHERE device = ?", (device,))
             db.execute(
@@ -174,8 +174,9 @@ class Ledger:
     def members(self) -> list[Member]:
         """Every device that ever enrolled, by its newest certificate."""
         rows = self._db.execute(
-            "SELECT device, MAX(issued_at) AS issued_at, expires_at, revoked_at FROM certificates "
-            "GROUP BY device ORDER BY device"
+            # The last one written, not the one of the latest time: the clock may have been set back in between.
+            "SELECT device, issued_at, expires_at, revoked_at FROM certificates "
+            "WHERE rowid IN (SELECT MAX(rowid) FROM certificates GROUP BY device) ORDER BY device"
         )
         return [Member(**dict(row)) for row in rows]
 

@@ -61,7 +61,8 @@ def flooding(authority: Authority, seconds: float, *attacks: tuple[str, ...]) ->
 
 def bad_devices(authority: Authority, size: int) -> list[tuple[str, ...]]:
     """Devices that were invited and have gone bad: whoever has no token is not even heard."""
-    return [("requests", str(size), *login_of(authority, f"bad-{number}")) for number in range(BAD_DEVICES)]
+    names = [f"bad-{size}-{number}" for number in range(BAD_DEVICES)]
+    return [("requests", str(size), *login_of(authority, name)) for name in names]
 
 
 def seconds_to_enrol(authority: Authority, folder: Path) -> float:

@@ -294,8 +294,13 @@ def test_a_revoked_device_does_not_come_back_through_a_tls_session_that_it_kept(
             connection.sendall(CONNECT)
             return connection.recv(4), connection.session_reused, connection.session
 
-    _, _, session = connect(None)
-    assert connect(session)[:2] == (CONNACK, True)
+    until_s = time.monotonic() + LIMIT_S
+    reused: bool | None = False
+    while not reused:  # a broker that reads its lists again, as the invitation has it do, forgets earlier sessions
+        assert time.monotonic() < until_s
+        _, _, session = connect(None)
+        answer, reused, _ = connect(session)
+    assert answer == CONNACK
     revoke(secured, "pi-01")
     try:
         answer, _, _ = connect(session)
