@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import getpass
 import hashlib
+import logging
 import os
 import resource
 import secrets
@@ -18,6 +19,8 @@ from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.messages import MAX_CHUNK_BYTES, Topics
 
 __all__ = ["access_lists", "configuration", "find", "login", "raise_file_limit", "reload"]
+
+log = logging.getLogger(__name__)
 
 COORDINATOR = "@coordinator"
 """The name of the coordinator's certificate. No device can have it: an id begins with a letter or a digit."""
@@ -157,7 +160,11 @@ def reload(folder: Path) -> bool:
         return False
     if not _awaits_reload(pid):
         return False
-    os.kill(pid, signal.SIGHUP)
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except OSError as error:
+        log.warning("the broker was not told to read its lists again: %s; run `kill -HUP %d` as its user", error, pid)
+        return False
     return True
 
 

@@ -22,6 +22,7 @@ from fixtures.fake_coordinator import (
     manifest,
     received_state,
     round_task,
+    samples,
 )
 
 from sparsyedge.edge.agent import Agent

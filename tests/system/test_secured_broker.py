@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from fixtures.secured import login_of, make_authority, make_member
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from sparsyedge.coordinator import mosquitto
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.revocation import revoke
 from sparsyedge.edge.errors import LinkError
@@ -349,3 +351,18 @@ def test_a_half_open_connection_does_not_keep_the_broker_from_others(secured: Au
         silent.sendall(b"\x16\x03\x01")
         with probe(secured.settings.port, tls) as live:
             assert live.publish(TOPICS.offer("pi-01")) != NOT_AUTHORIZED
+
+
+def test_a_broker_that_is_told_to_read_its_lists_while_it_starts_stays(secured: Authority, tmp_path: Path) -> None:
+    other = make_authority(tmp_path / "starting")
+    command = [mosquitto.find(), "-c", str(other.folder / mosquitto.CONFIGURATION_NAME)]
+    for _ in range(5):
+        (other.folder / mosquitto.PID_NAME).unlink(missing_ok=True)
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            until_s = time.monotonic() + LIMIT_S
+            while not mosquitto.reload(other.folder):
+                assert process.poll() is None
+                assert time.monotonic() < until_s
+            time.sleep(0.1)
+            assert process.poll() is None
+            process.terminate()
