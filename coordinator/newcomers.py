@@ -68,7 +68,8 @@ class Newcomers:
                 device, most = self._untold.most_common(1)[0]
                 total = self._untold.total()
                 log.warning("refused %d more enrolments in the last minute, %d of them of %s", total, most, device)
-            self._told, self._told_since_s = 0, self._clock()
+            # A flood that goes on is this one line a minute.
+            self._told, self._told_since_s = TOLD_PER_MINUTE if self._untold else 0, self._clock()
             self._untold.clear()
         refused, self._refused = dict(self._refused), Counter()
         return refused

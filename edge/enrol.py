@@ -107,8 +107,8 @@ def _open(link: Link, device: str, *, until_s: float) -> None:
                 raise
             if time.monotonic() > known_by_s:
                 raise SecurityError(
-                    f"the broker at {link.host}:{link.port} does not know the token of {device}: it is void, or another "
-                    f"device's; make one with `sparsyedge coordinator token {device}`"
+                    f"the broker at {link.host}:{link.port} does not know the token of {device}: it is void, or "
+                    f"another device's; make one with `sparsyedge coordinator token {device}`"
                 ) from error
         time.sleep(TICK_S)
 
