@@ -27,7 +27,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check check-native bench-kernels test test-kill test-absence fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check check-native bench-kernels test test-kill test-absence test-flood fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -68,6 +68,9 @@ test-kill: setup  ## coordinator, broker and devices killed at 50 random moments
 
 test-absence: setup  ## how soon a device that is gone is noticed, in seconds (a minute)
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
+
+test-flood: setup  ## whether new devices enrol while others flood the broker for a minute, and what memory it takes
+	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py
 
 # With clang and its libFuzzer (on Debian: clang, libclang-rt-14-dev) the native codec's coverage is followed, with atheris
 # Python's; both have a stand-in that goes without.

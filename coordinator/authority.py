@@ -6,13 +6,14 @@
     signing.pub, signing.key   Ed25519, for artifacts and run keys
     crl.pem                    revoked certificates
     authority.sqlite           hashes of tokens, certificates, run keys, refusals (ledger.py)
-    mosquitto.conf, members.acl, newcomers.acl, coordinator.acl
+    mosquitto.conf, members.acl, newcomers.acl, coordinator.acl, newcomers.passwords
 
 Whoever reads the folder is the fleet's master; all keys in it are readable by its owner alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparsyedge.coordinator import certificates, mosquitto
-from sparsyedge.coordinator.ledger import TOKEN_LIFE_S, Ledger
+from sparsyedge.coordinator.ledger import BUSY_TIMEOUT_S, Ledger
 from sparsyedge.edge.config import DataConfig, Identifier, Port
 from sparsyedge.edge.enrolment import DeviceFile
 from sparsyedge.edge.errors import SecurityError
@@ -38,6 +39,7 @@ from sparsyedge.edge.tls import Tls
 __all__ = ["Authority", "Settings"]
 
 SETTINGS_NAME = "fleet.json"
+LISTS_LOCK_NAME = "lists.lock"
 MEMBER_PORT = 8883
 ENROL_PORT = 8884
 COORDINATOR_PORT = 8885
@@ -82,14 +84,7 @@ class Authority:
         authority = cls(folder, settings)
         authority._make_keys()
         write_atomically(folder / SETTINGS_NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2))
-        conf = mosquitto.configuration(
-            folder,
-            bind=settings.bind,
-            port=settings.port,
-            enrol_port=settings.enrol_port,
-            coordinator_port=settings.coordinator_port,
-        )
-        write_atomically(folder / mosquitto.CONFIGURATION_NAME, conf.encode())
+        authority.write_configuration()
         with authority.ledger() as ledger:
             authority.write_lists(ledger)
         return authority
@@ -137,22 +132,52 @@ class Authority:
         return certificates.issue_member(self._certificate(), self._key(), public, name=name, **life)
 
     @contextmanager
-    def ledger(self) -> Iterator[Ledger]:
-        """The authority's memory, open while the block lasts."""
-        with closing(Ledger(self.folder / "authority.sqlite")) as ledger:
+    def ledger(self, *, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Ledger]:
+        """The authority's memory, open while the block lasts; StoreLocked where others have it for `timeout_s`."""
+        with closing(Ledger(self.folder / "authority.sqlite", timeout_s=timeout_s)) as ledger:
             yield ledger
 
+    def write_configuration(self) -> None:
+        """Write the broker's configuration as a new authority has it."""
+        settings = self.settings
+        conf = mosquitto.configuration(
+            self.folder,
+            bind=settings.bind,
+            port=settings.port,
+            enrol_port=settings.enrol_port,
+            coordinator_port=settings.coordinator_port,
+        )
+        write_atomically(self.folder / mosquitto.CONFIGURATION_NAME, conf.encode())
+
     def write_lists(self, ledger: Ledger) -> None:
-        """Write who is revoked and who may do what; the broker has to be reloaded to see it."""
-        revoked = certificates.revocation_list(self._certificate(), self._key(), ledger.revoked_serials())
-        write_atomically(self.folder / "crl.pem", revoked)
-        for name, rules in mosquitto.access_lists(self.settings.fleet, ledger.denied()).items():
-            # Later versions of Mosquitto refuse an access list that others may read.
-            write_atomically(self.folder / name, rules.encode(), private=True)
+        """Write who is revoked, who may do what and which tokens there are; the broker has to be reloaded to see it."""
+        with self._writing_lists():
+            revoked = certificates.revocation_list(self._certificate(), self._key(), ledger.revoked_serials())
+            write_atomically(self.folder / "crl.pem", revoked)
+            for name, rules in mosquitto.access_lists(self.settings.fleet, ledger.denied()).items():
+                # Later versions of Mosquitto refuse an access list that others may read.
+                write_atomically(self.folder / name, rules.encode(), private=True)
+            self._write_newcomers(ledger)
+
+    def write_newcomers(self, ledger: Ledger) -> None:
+        """Write which tokens there are, alone; the broker has to be reloaded to see it."""
+        with self._writing_lists():
+            self._write_newcomers(ledger)
+
+    def _write_newcomers(self, ledger: Ledger) -> None:
+        logins = "".join(mosquitto.login(device, sha256) for device, sha256 in ledger.token_hashes().items())
+        write_atomically(self.folder / "newcomers.passwords", logins.encode(), private=True)
+
+    @contextmanager
+    def _writing_lists(self) -> Iterator[None]:
+        """One writer at a time, from the ledger to the disk: no list may go back to what it was before another's."""
+        with (self.folder / LISTS_LOCK_NAME).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     # ---- new devices -------------------------------------------------------------------------------------------------
 
-    def invite(self, device: str, *, data: DataConfig | None = None, life_s: float = TOKEN_LIFE_S) -> DeviceFile:
+    def invite(self, device: str, *, data: DataConfig | None = None) -> DeviceFile:
         """What a new device is to be given, with a token in it; a token that it had before is void."""
         try:
             msgspec.convert(device, Identifier)
@@ -162,7 +187,9 @@ class Authority:
                 f"beginning with a letter or a digit"
             ) from error
         with self.ledger() as ledger:
-            token, expires_at = ledger.issue_token(device, life_s=life_s)
+            token, expires_at = ledger.issue_token(device)
+            self.write_newcomers(ledger)
+        mosquitto.reload(self.folder)
         settings = self.settings
         return DeviceFile(
             version=1,

@@ -117,6 +117,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _broker(authority: Authority) -> NoReturn:
     binary = mosquitto.find()
+    if not (authority.folder / mosquitto.CONFIGURATION_NAME).exists():
+        authority.write_configuration()
+    mosquitto.raise_file_limit()
     # Mosquitto takes this process over: signals reach it, and its exit code is ours.
     os.execv(binary, [binary, "-c", str(authority.folder.resolve() / mosquitto.CONFIGURATION_NAME)])
 

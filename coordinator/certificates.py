@@ -25,8 +25,11 @@ __all__ = [
 
 AUTHORITY_DAYS = 20 * 365
 MEMBER_DAYS = 5 * 365
-# A board without a clock starts with the date of its image, and must be able to enrol before it has asked for the time.
-VALID_FROM = datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
+# A board without a clock starts in 1970 or with the date of its image, and must be able to enrol before it has asked
+# for the time. Nor may a list that was made while our own clock was ahead shut everybody out once that is put right.
+VALID_FROM = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+WRITTEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+"""It is later than this, whatever the clock says: what is good for years must not end before it begins."""
 MAX_CSR_CHARACTERS = 8192
 
 Key = ec.EllipticCurvePrivateKey
@@ -88,11 +91,11 @@ def read_csr(pem: str, *, device: str) -> ec.EllipticCurvePublicKey:
 
 def revocation_list(authority: x509.Certificate, key: Key, serials: Iterable[int]) -> bytes:
     """All revoked certificates as a PEM list; it does not go out of date, since that would lock out the whole fleet."""
-    now = datetime.datetime.now(datetime.UTC)
+    now = _now()
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.subject)
-        .last_update(now)
+        .last_update(VALID_FROM)
         .next_update(now + datetime.timedelta(days=AUTHORITY_DAYS))
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()),
@@ -120,7 +123,7 @@ def _builder(
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(VALID_FROM)
-        .not_valid_after(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days))
+        .not_valid_after(_now() + datetime.timedelta(days=days))
     )
 
 
@@ -135,6 +138,10 @@ def _finish(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
         .sign(key, hashes.SHA256())
     )
+
+
+def _now() -> datetime.datetime:
+    return max(WRITTEN, datetime.datetime.now(datetime.UTC))
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:

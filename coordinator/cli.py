@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -25,7 +27,7 @@ from sparsyedge.coordinator.tables import describe_history, describe_run, device
 from sparsyedge.coordinator.watch import View, watch
 from sparsyedge.edge import logs
 from sparsyedge.edge.arguments import Parser
-from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.errors import RunError, StoreError
 
 __all__ = ["main", "make_parser"]
 
@@ -38,6 +40,15 @@ EXIT_INTERRUPTED = 130
 def main(argv: list[str]) -> int:
     """Run the subcommand and return its exit code; raises SparsyedgeError for a fault that we can name."""
     arguments = make_parser().parse_args(argv)
+    try:
+        return _dispatch(arguments)
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"the run store or the ledger cannot be used: {error}; check the disk and its rights"
+        ) from error
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
     if arguments.command in authority_cli.COMMANDS:
         return authority_cli.main(arguments)
     if arguments.command in control_cli.COMMANDS:

@@ -18,6 +18,7 @@ from sparsyedge.coordinator.alarms import Alarms
 from sparsyedge.coordinator.bans import BANNED, Bans
 from sparsyedge.coordinator.board import Board
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.deadlines import MOST_S
 from sparsyedge.coordinator.events import RefusalKind
 from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.observer import Observer
@@ -157,7 +158,8 @@ class Leader:
         stage, opened = self._state.stage, self._progress.open
         if isinstance(stage, Open) and opened is not None:
             now_s = self._clock()
-            self._opened_s = now_s - max(0.0, time.time() - opened.opened_at)
+            # A clock that was set meanwhile must not make years of it.
+            self._opened_s = now_s - min(MOST_S, max(0.0, time.time() - opened.opened_at))
             command = events.OpenRound(stage.round, stage.cohort, stage.deadline_s)
             left_s = stage.deadline_s - now_s
             self._board.open_round(command, self._model, left_s=left_s, learning_rate=opened.learning_rate)

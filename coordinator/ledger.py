@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import sqlite3
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparsyedge.coordinator.database import open_database
+from sparsyedge.edge.enrolment import token_sha256
 from sparsyedge.edge.errors import SecurityError
 
 __all__ = ["TOKEN_LIFE_S", "Ledger", "Member", "Refusal", "Token"]
@@ -81,12 +83,11 @@ class Refusal:
 class Ledger:
     """The authority's memory; every method is one transaction. Of one thread, as SQLite's connections are."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:
         # Before SQLite makes it: the file is private from its first moment on.
         path.touch(mode=0o600)
         try:
-            self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)
-            self._db.row_factory = sqlite3.Row
+            self._db = open_database(path, name="the ledger", timeout_s=timeout_s)
             self._db.executescript(SCHEMA)
             self._add_certificates()
         except sqlite3.Error as error:
@@ -115,23 +116,32 @@ class Ledger:
 
     # ---- tokens ------------------------------------------------------------------------------------------------------
 
-    def issue_token(self, device: str, *, life_s: float = TOKEN_LIFE_S) -> tuple[str, float]:
+    def issue_token(self, device: str) -> tuple[str, float]:
         """A new token for one enrolment of the device, and when it expires; one that it had before is void."""
-        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + life_s
+        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + TOKEN_LIFE_S
         with self._db as db:
             db.execute("DELETE FROM tokens WHERE device = ?", (device,))
             db.execute(
                 "INSERT INTO tokens (sha256, device, expires_at) VALUES (?, ?, ?)",
-                (_hash(token), device, expires_at),
+                (token_sha256(token), device, expires_at),
             )
         return token, expires_at
 
     def token(self, token: str) -> Token | None:
         """What is known of it; None for one that was never issued, or is void."""
         row = self._db.execute(
-            "SELECT device, expires_at, key_sha256, certificate FROM tokens WHERE sha256 = ?", (_hash(token),)
+            "SELECT device, expires_at, key_sha256, certificate FROM tokens WHERE sha256 = ?", (token_sha256(token),)
         ).fetchone()
         return None if row is None else Token(**dict(row))
+
+    def token_hashes(self) -> dict[str, str]:
+        """The hash of every device's token, those that were used included: their holders may have lost the answer."""
+        return {row["device"]: row["sha256"] for row in self._db.execute("SELECT device, sha256 FROM tokens")}
+
+    def void_token(self, device: str) -> None:
+        """Make the device's token worthless."""
+        with self._db as db:
+            db.execute("DELETE FROM tokens WHERE device = ?", (device,))
 
     # ---- certificates ------------------------------------------------------------------------------------------------
 
@@ -144,11 +154,11 @@ class Ledger:
         with self._db as db:
             used = db.execute(
                 "UPDATE tokens SET key_sha256 = ?, certificate = ? WHERE sha256 = ? AND key_sha256 IS NULL",
-                (key_sha256, certificate, _hash(token)),
+                (key_sha256, certificate, token_sha256(token)),
             )
             if used.rowcount != 1:
                 return False
-            (device,) = db.execute("SELECT device FROM tokens WHERE sha256 = ?", (_hash(token),)).fetchone()
+            (device,) = db.execute("SELECT device FROM tokens WHERE sha256 = ?", (token_sha256(token),)).fetchone()
             db.execute(
                 "UPDATE certificates SET revoked_at = ? WHERE device = ? AND revoked_at IS NULL", (now_s, device)
             )
@@ -198,8 +208,9 @@ class Ledger:
     def members(self) -> list[Member]:
         """Every device that ever enrolled, by its newest certificate."""
         rows = self._db.execute(
-            "SELECT device, MAX(issued_at) AS issued_at, expires_at, revoked_at FROM certificates "
-            "GROUP BY device ORDER BY device"
+            # The last one written, not the one of the latest time: the clock may have been set back in between.
+            "SELECT device, issued_at, expires_at, revoked_at FROM certificates "
+            "WHERE rowid IN (SELECT MAX(rowid) FROM certificates GROUP BY device) ORDER BY device"
         )
         return [Member(**dict(row)) for row in rows]
 
@@ -242,22 +253,24 @@ class Ledger:
 
     # ---- refusals ----------------------------------------------------------------------------------------------------
 
-    def count_refusal(self, device: str, reason: str) -> None:
-        """Count an enrolment that was refused. Names that nobody issued are counted as one: strangers choose them."""
-        name = device if self.knows(device) else "(unknown)"
+    def count_refusals(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Add to how often enrolments were refused, by device and reason.
+
+        Names that nobody issued are counted as one: strangers choose them.
+        """
+        now_s = time.time()
+        rows = [
+            (device if self.knows(device) else "(unknown)", reason, count, now_s)
+            for (device, reason), count in counts.items()
+        ]
         with self._db as db:
-            db.execute(
-                "INSERT INTO refusals (device, reason, count, at) VALUES (?, ?, 1, ?) "
-                "ON CONFLICT (device, reason) DO UPDATE SET count = count + 1, at = excluded.at",
-                (name, reason, time.time()),
+            db.executemany(
+                "INSERT INTO refusals (device, reason, count, at) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (device, reason) DO UPDATE SET count = count + excluded.count, at = excluded.at",
+                rows,
             )
 
     def refusals(self) -> list[Refusal]:
         """What was refused, in order of devices."""
         rows = self._db.execute("SELECT device, reason, count FROM refusals ORDER BY device, reason")
         return [Refusal(**dict(row)) for row in rows]
-
-
-def _hash(token: str) -> str:
-    # Plain SHA-256 is enough for 256 random bits: there is nothing to guess.
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -31,7 +31,7 @@ from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.data import load
-from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError
+from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError, StoreError
 from sparsyedge.edge.inference.delivery import check_deliverable
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.link import Link
@@ -196,6 +196,7 @@ class Coordinator:
 
     def _record(self, link: Channel, store: Store, check: Callable[[], None]) -> RunSummary:
         """Lead the run and leave in the store how it ended, whichever way that is."""
+        store.wait_for_lock(lambda: not self._interrupted.is_set())
         try:
             self._lead(link, store, check)
         except SparsyedgeError as error:
@@ -214,7 +215,7 @@ class Coordinator:
     def _note_failure(self, store: Store, error: SparsyedgeError) -> None:
         try:
             store.end_run("failed", reason=str(error))
-        except sqlite3.Error as fault:
+        except (sqlite3.Error, StoreError) as fault:
             log.warning("the failure itself could not be recorded: %s", fault)
         self._observer.run_ended(state="failed", reason=str(error))
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from sparsyedge.coordinator.conduct import STRIKES, Conduct
+from sparsyedge.coordinator.database import open_database
 from sparsyedge.coordinator.deadlines import remember
 from sparsyedge.coordinator.records import (
     AdjustmentRecord,
@@ -37,15 +39,16 @@ class StoreReader:
         self._path = path
         try:
             # The demo builds a coordinator in one thread and runs it in another; only one of them uses it at a time.
-            self._db = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False
-            )
-            self._db.row_factory = sqlite3.Row
+            self._db = open_database(path, name="the run store", timeout_s=BUSY_TIMEOUT_S, any_thread=True)
             self._db.execute("PRAGMA journal_mode = WAL")
             # WAL's own default leaves the last transactions to a power cut, and an acknowledged update must survive it.
             self._db.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error as error:
             raise RunError(f"cannot open the run store {path}: {error}; check that it is a run directory") from error
+
+    def wait_for_lock(self, keep_waiting: Callable[[], bool]) -> None:
+        """Wait from now on for whoever has the file, as long as `keep_waiting` says so, instead of giving up."""
+        self._db.keep_waiting = keep_waiting
 
     def close(self) -> None:
         """Let go of the file."""
@@ -62,8 +65,9 @@ class StoreReader:
     def response_times(self) -> dict[str, tuple[float, ...]]:
         """How long each device took for its last updates, from the round's opening to the update's acceptance."""
         rows = self._db.execute(
-            "SELECT u.device, u.accepted_at - r.opened_at AS seconds FROM updates u JOIN rounds r ON r.round = u.round "
-            "ORDER BY u.device, u.round"
+            # The clock may have been set in between. What a round took in all is counted by one that nobody sets.
+            "SELECT u.device, MIN(u.accepted_at - r.opened_at, COALESCE(r.seconds, 1e300)) AS seconds "
+            "FROM updates u JOIN rounds r ON r.round = u.round ORDER BY u.device, u.round"
         )
         times: dict[str, tuple[float, ...]] = {}
         for row in rows:

@@ -121,6 +121,7 @@ class Agent:
         self._device = device
         self._courier = courier
         self._samples = samples
+        self._data = samples.digest()
         self._class_names = class_names
         self._fitted, self._fitted_to = samples, ""
         """The samples with the labels of the artifacts, and the hash of their manifest."""
@@ -210,7 +211,7 @@ class Agent:
         )
 
     def _key(self, task: RoundTask) -> str:
-        return task_key(task, len(self._samples))
+        return task_key(task, self._data)
 
     def _is_open(self, task: RoundTask) -> bool:
         """Whether the fleet still works on this task, and this device with it."""

@@ -38,7 +38,7 @@ from sparsyedge.edge.outbox import Outbox
 from sparsyedge.edge.refusal import retry_delay_s
 from sparsyedge.edge.session import Runtime
 from sparsyedge.edge.signature import update_statement
-from sparsyedge.edge.storage import private_files, remove_leftovers
+from sparsyedge.edge.storage import private_files, remove_leftovers, write_atomically
 from sparsyedge.edge.trust import Trust
 from sparsyedge.edge.workbench import Workbench
 
@@ -47,6 +47,8 @@ __all__ = ["SUBCOMMANDS", "load_data", "main", "make_parser"]
 log = logging.getLogger(__name__)
 
 SUBCOMMANDS = {"enrol": ("sparsyedge.edge.enrol:main", "make this machine a member of a secured fleet")}
+WRITE_PROBE_NAME = "write-probe"
+WRITE_PROBE_BYTES = 64 * 1024
 LAST_WORD_S = 5.0
 """How long a device that cannot start tries to say so."""
 
@@ -63,8 +65,11 @@ def main(argv: list[str]) -> int:
         workbench = Workbench(threads=config.threads, runtime=options.runtime)
         dataset = load_data(config.data)
         meter = open_meter(config.meter)
+        _ready_work_dir(config)
     except (SparsyedgeError, OSError) as error:
         _leave_word(config, str(error))
+        if isinstance(error, OSError):
+            raise ConfigError(f"this device cannot start: {error}; check its disk and its config") from error
         raise
     log.info("%d samples of %s", len(dataset.train), dataset.name)
     for line in describe(form_of(dataset), dataset.train):
@@ -156,9 +161,7 @@ def _run(
     member = _member(config, samples=len(dataset.train))
     identity = _open_identity(config)
     link = _link(config, member, identity)
-    # A folder per device, so that several on one machine can share the default.
-    work_dir = Path(config.work_dir).expanduser() / config.fleet / config.id
-    remove_leftovers(work_dir)
+    work_dir = _work_dir(config)
     courier = Courier(link, member, trust=_trust(config, identity, work_dir))
     supervisor = Supervisor()
     agent = Agent(
@@ -224,6 +227,26 @@ def _sign(config: DeviceConfig, identity: Identity | None, offer: Offer) -> Offe
         return offer
     statement = update_statement(offer, fleet=config.fleet, device=config.id)
     return msgspec.structs.replace(offer, signature=identity.sign(statement).hex())
+
+
+def _work_dir(config: DeviceConfig) -> Path:
+    # A folder per device, so that several on one machine can share the default.
+    return Path(config.work_dir).expanduser() / config.fleet / config.id
+
+
+def _ready_work_dir(config: DeviceConfig) -> None:
+    """Make the folder and write to it, so that a disk that is full or read-only is a word now, not in mid-round."""
+    folder = _work_dir(config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        write_atomically(folder / WRITE_PROBE_NAME, bytes(WRITE_PROBE_BYTES))
+        (folder / WRITE_PROBE_NAME).unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {folder}: {error.strerror or error}; free the disk, make it writable, or choose another "
+            f"`work_dir`"
+        ) from error
 
 
 def _idle_watts(meter: EnergyMeter, seconds: float) -> float | None:

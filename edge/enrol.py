@@ -20,9 +20,10 @@ from sparsyedge.edge.enrolment import (
     EnrolRequest,
     NotEnrolled,
     read_device_file,
+    token_sha256,
     write_device_file,
 )
-from sparsyedge.edge.errors import FrameError, SecurityError
+from sparsyedge.edge.errors import FrameError, LinkError, SecurityError
 from sparsyedge.edge.identity import Identity, make_csr
 from sparsyedge.edge.link import Link, Received
 from sparsyedge.edge.messages import Topics, encode
@@ -34,6 +35,8 @@ CONFIG_NAME = "device.toml"
 DEFAULT_FOLDER = Path("~/.local/share/sparsyedge/identity")
 ASK_AGAIN_S = 3.0
 TICK_S = 0.5
+KNOWN_S = 3.0
+"""Until a broker has read which tokens there are."""
 
 _REPLY_DECODER: msgspec.json.Decoder[EnrolReply] = msgspec.json.Decoder(EnrolReply)
 
@@ -75,19 +78,39 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
     # Its client id is all that tells one newcomer from another, so it must not be guessed.
     nonce = secrets.token_hex(16)
     request = EnrolRequest(device=device.device, token=device.token, csr=make_csr(key, device.device), reply=nonce)
-    link = Link(device.host, device.enrol_port, identity=nonce, tls=identity.trust)
+    # The broker takes nobody who does not know a token, and so strangers have no way to flood the coordinator.
+    login = (device.device, token_sha256(device.token))
+    link = Link(device.host, device.enrol_port, identity=nonce, tls=identity.trust, login=login)
     topics = Topics(device.fleet)
     link.subscribe(topics.enrol_reply(nonce))
     until_s = time.monotonic() + timeout_s
-    link.open(timeout_s)
+    _open(link, device.device, until_s=until_s)
     try:
-        reply = _ask(link, topics.enrol_request, encode(request), until_s=until_s)
+        reply = _ask(link, topics.enrol_request(device.device), encode(request), until_s=until_s)
     finally:
         link.close()
     if isinstance(reply, NotEnrolled):
         raise SecurityError(f"the coordinator at {device.host} did not enrol {device.device}: {reply.reason}")
     identity.finish(reply.certificate, device=device.device)
     return identity
+
+
+def _open(link: Link, device: str, *, until_s: float) -> None:
+    """Connect; a token that was made this moment may be news to the broker for another."""
+    known_by_s = time.monotonic() + KNOWN_S
+    while True:
+        try:
+            link.open(max(TICK_S, until_s - time.monotonic()))
+            return
+        except LinkError as error:
+            if not link.is_unknown:
+                raise
+            if time.monotonic() > known_by_s:
+                raise SecurityError(
+                    f"the broker at {link.host}:{link.port} does not know the token of {device}: it is void, or "
+                    f"another device's; make one with `sparsyedge coordinator token {device}`"
+                ) from error
+        time.sleep(TICK_S)
 
 
 def _ask(link: Link, topic: str, request: bytes, *, until_s: float) -> Enrolled | NotEnrolled:

@@ -7,6 +7,7 @@ docs/security.md describes the file and the exchange.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +20,7 @@ from sparsyedge.edge.storage import write_atomically
 
 __all__ = [
     "DEVICE_FILE_NAME",
+    "MAX_REQUEST_BYTES",
     "DeviceFile",
     "EnrolReply",
     "EnrolRequest",
@@ -26,6 +28,7 @@ __all__ = [
     "NotEnrolled",
     "parse_device_file",
     "read_device_file",
+    "token_sha256",
     "write_device_file",
 ]
 
@@ -34,6 +37,8 @@ DEVICE_FILE_VERSION = 1
 MAX_FILE_BYTES = 64 * 1024
 MAX_UNIX_S = 253_402_300_799
 """The end of the year 9999, the last that calendars agree about."""
+MAX_REQUEST_BYTES = 16 * 1024
+"""An EnrolRequest is smaller than 10 KiB: its certificate request is the longest part, and a Pem."""
 
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z")]
@@ -91,6 +96,14 @@ class NotEnrolled(Message, frozen=True, tag="refused"):
 
 
 EnrolReply = Enrolled | NotEnrolled
+
+
+def token_sha256(token: str) -> str:
+    """What a newcomer shows the broker for its token, and all that the coordinator keeps of it.
+
+    Plain SHA-256 is enough for 256 random bits: there is nothing to guess.
+    """
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def read_device_file(path: Path) -> DeviceFile:

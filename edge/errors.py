@@ -9,6 +9,8 @@
     │   └── MessageTooLarge    one message that the broker would not take; the link is as good as before
     ├── SecurityError          an identity, token or signature: missing, refused, not the one that is trusted
     ├── FlashError             a card or a bundle that cannot be made: wrong image, missing wheel, too little space
+    ├── StoreError             the coordinator's SQLite files, its run store and its ledger: damaged, or
+    │   └── StoreLocked        in the hands of another process for too long
     ├── TrainingError          a local job that went wrong: non-finite loss, empty data
     └── RunError               a federated run that cannot go on: too few devices, another coordinator at work
 
@@ -26,6 +28,8 @@ __all__ = [
     "RunError",
     "SecurityError",
     "SparsyedgeError",
+    "StoreError",
+    "StoreLocked",
     "TrainingError",
 ]
 
@@ -72,3 +76,11 @@ class TrainingError(SparsyedgeError):
 
 class RunError(SparsyedgeError):
     """A federated run cannot start or go on."""
+
+
+class StoreError(SparsyedgeError):
+    """A SQLite file of the coordinator's cannot be used."""
+
+
+class StoreLocked(StoreError):
+    """A SQLite file of the coordinator's is in the hands of another process."""

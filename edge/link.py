@@ -78,6 +78,7 @@ INBOX_BYTES: Final = 64 * 1024 * 1024
 """Messages beyond this are dropped: all of them are retained or repeated, and a device's memory is not ours to fill."""
 
 _UNSUPPORTED_VERSION: Final = 0x84
+_LOGIN_REFUSED: Final = (0x86, 0x87)
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,19 @@ class Link:
     """A connection to the broker that comes back by itself. One thread owns it; it may be opened once."""
 
     def __init__(
-        self, host: str, port: int, *, identity: str, will: tuple[str, bytes] | None = None, tls: Tls | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        identity: str,
+        will: tuple[str, bytes] | None = None,
+        tls: Tls | None = None,
+        login: tuple[str, str] | None = None,
     ) -> None:
-        """A link that is not open yet; raises SecurityError where it would leave this machine in the clear."""
+        """A link that is not open yet; raises SecurityError where it would leave this machine in the clear.
+
+        `login` is a name and a password, for a broker that asks for them.
+        """
         require_tls(host, tls, what="the MQTT broker")
         self._tls_files = tls
         self._tls = client_context(tls) if tls else None
@@ -108,6 +119,7 @@ class Link:
         self.port = port
         self.identity = identity
         self._will = will
+        self._login = login
         self._client: Client | None = None
         self._inbox: queue.SimpleQueue[Received | Connected] = queue.SimpleQueue()
         # Guards everything below. Never held while calling the client: its callbacks hold the client's own locks.
@@ -146,6 +158,11 @@ class Link:
     def is_refused(self) -> bool:
         """Whether the broker is there and does not let this device in; trying again soon is of no use."""
         return self._trouble is not None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the broker refused the name or the password the last time."""
+        return self._refusal is not None and self._refusal.value in _LOGIN_REFUSED
 
     @property
     def chunk_bytes(self) -> int:
@@ -232,6 +249,8 @@ class Link:
         client = Client(CallbackAPIVersion.VERSION2, client_id=self.identity, protocol=protocol, clean_session=clean)
         if self._tls:
             client.tls_set_context(self._tls)
+        if self._login:
+            client.username_pw_set(*self._login)
         client.max_inflight_messages_set(WINDOW_MESSAGES)
         client.reconnect_delay_set(RECONNECT_MIN_S, RECONNECT_MAX_S)
         if self._will:

@@ -299,10 +299,9 @@ class Topics:
         """Device to coordinator: one chunk of an update."""
         return f"{self.root}/dev/{device}/up/{blob}/{index}"
 
-    @property
-    def enrol_request(self) -> str:
+    def enrol_request(self, device: str) -> str:
         """Newcomer to coordinator: an EnrolRequest."""
-        return f"{self.root}/enrol/req"
+        return f"{self.root}/enrol/req/{device}"
 
     def enrol_reply(self, connection: str) -> str:
         """Coordinator to one newcomer, known by the client id of its connection: an EnrolReply."""

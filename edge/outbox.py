@@ -60,8 +60,11 @@ class _Content(msgspec.Struct, frozen=True):
 _CONTENT_DECODER: msgspec.msgpack.Decoder[_Content] = msgspec.msgpack.Decoder(_Content)
 
 
-def task_key(task: RoundTask, samples: int) -> str:
-    """Names all that a device's update depends on; deadline and cohort may change without making another update."""
+def task_key(task: RoundTask, data: str) -> str:
+    """Names all that a device's update depends on, the digest of its `data` included.
+
+    Deadline and cohort may change without making another update.
+    """
     facts = (
         task.run,
         task.round,
@@ -73,7 +76,7 @@ def task_key(task: RoundTask, samples: int) -> str:
         task.sparsity,
         task.seed,
         task.codec,
-        samples,
+        data,
     )
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 

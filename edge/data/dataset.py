@@ -6,6 +6,7 @@ the rest.
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from sparsyedge.edge.artifacts import MAX_NAME
 from sparsyedge.edge.errors import DataError
 
 __all__ = ["Dataset", "Samples", "check", "check_classes"]
+
+DIGEST_SAMPLES = 1024
 
 # ToTensor, then Normalize(0.5, 0.5), in float32 as torchvision does it; 256 values, so a table gives the same bits.
 _NORMALISED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
@@ -36,6 +39,14 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def digest(self) -> str:
+        """A hash of all samples in their order; reads them once, in pieces."""
+        digest = hashlib.sha256(f"{self.x.dtype.str} {self.x.shape} {self.y.dtype.str}".encode())
+        for array in (self.x, self.y):
+            for start in range(0, len(array), DIGEST_SAMPLES):
+                digest.update(array[start : start + DIGEST_SAMPLES].tobytes())
+        return digest.hexdigest()
 
     def none(self) -> Samples:
         """No samples, of the same shape."""

@@ -37,7 +37,7 @@ def request_of(invited: DeviceFile, *, csr: str | None = None, device: str | Non
     return EnrolRequest(device=name, token=invited.token, csr=csr or make_csr(key(), name), reply=secrets.token_hex(16))
 
 
-def ask(authority: Authority, request: EnrolRequest, *, later_s: float = 0.0) -> EnrolReply:
+def ask(authority: Authority, request: EnrolRequest, *, later_s: float = 0.0) -> EnrolReply | None:
     with authority.ledger() as ledger:
         return answer(authority, ledger, request, now_s=time.time() + later_s)
 
@@ -98,7 +98,6 @@ def test_a_good_token_makes_a_certificate_for_the_device_and_nothing_else(author
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
-    assert counted(authority) == {}
 
 
 def test_a_stolen_token_serves_no_other_device(authority: Authority) -> None:
@@ -106,7 +105,6 @@ def test_a_stolen_token_serves_no_other_device(authority: Authority) -> None:
     reply = ask(authority, request_of(authority.invite("pi-01"), device="pi-02"))
     assert isinstance(reply, NotEnrolled)
     assert "not one for this device" in reply.reason
-    assert counted(authority) == {f"pi-02: {reply.reason}": 1}
 
 
 def test_a_token_that_was_used_serves_no_other_key_but_repeats_a_lost_answer(authority: Authority) -> None:
@@ -118,7 +116,6 @@ def test_a_token_that_was_used_serves_no_other_key_but_repeats_a_lost_answer(aut
     again = ask(authority, request_of(invited))
     assert isinstance(again, NotEnrolled)
     assert "used already" in again.reason
-    assert counted(authority) == {f"pi-01: {again.reason}": 1}
 
 
 def test_a_token_is_good_for_a_day(authority: Authority) -> None:
@@ -126,7 +123,6 @@ def test_a_token_is_good_for_a_day(authority: Authority) -> None:
     late = ask(authority, request_of(invited), later_s=24.1 * HOUR_S)
     assert isinstance(late, NotEnrolled)
     assert "expired" in late.reason
-    assert counted(authority) == {f"pi-01: {late.reason}": 1}
     assert isinstance(ask(authority, request_of(invited), later_s=23.9 * HOUR_S), Enrolled)
 
 
@@ -137,20 +133,11 @@ def test_a_new_token_voids_the_one_before(authority: Authority) -> None:
 
 
 def test_names_that_strangers_make_up_are_counted_as_one(authority: Authority) -> None:
-    for number in range(5):
-        stranger = DeviceFile(
-            version=1,
-            device=f"made-up-{number}",
-            fleet="lab",
-            host="h",
-            port=1,
-            enrol_port=2,
-            ca="",
-            signing_key="ab" * 32,
-            token=secrets.token_urlsafe(32),
-        )
-        assert isinstance(ask(authority, request_of(stranger)), NotEnrolled)
-    assert list(counted(authority).values()) == [5]
+    authority.invite("pi-01")
+    with authority.ledger() as ledger:
+        ledger.count_refusals({(f"made-up-{number}", "no"): 2 for number in range(5)} | {("pi-01", "no"): 1})
+        ledger.count_refusals({("made-up-9", "no"): 1})
+    assert counted(authority) == {"(unknown): no": 11, "pi-01: no": 1}
 
 
 def csr_of(name: str, private: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from fixtures.broker import Broker
 from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, answer, retained_below
 
-from sparsyedge.coordinator import leader
+from sparsyedge.coordinator import leader, store_reader
 from sparsyedge.coordinator.aggregate import average
 from sparsyedge.coordinator.aggregation import AggregationConfig
 from sparsyedge.coordinator.lock import LOCK_NAME
@@ -236,3 +238,22 @@ def test_a_paused_run_opens_no_round_until_it_is_resumed(fleet: Fleet, monkeypat
         store.request_resume()
     device.deliver(device.until_round(2))
     assert run.result().run.state == "finished"
+
+
+def test_a_run_waits_for_whoever_has_locked_its_store(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store_reader, "BUSY_TIMEOUT_S", 0.2)
+    run = fleet.start(rounds=1)
+    devices = fleet.join("d1", "d2", "d3")
+    tasks = [device.until_round(1) for device in devices]
+    other = sqlite3.connect(fleet.config.run_path / STORE_NAME, isolation_level=None, check_same_thread=False)
+    with closing(other):
+        other.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(2.0, other.rollback)
+        release.start()
+        for device, task in zip(devices, tasks, strict=True):
+            assert isinstance(device.deliver(task), Accepted)
+        release.join()
+    assert run.result().run.state == "finished"
+    assert "run.sqlite has been locked" in caplog.text

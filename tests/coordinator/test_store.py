@@ -13,7 +13,7 @@ from sparsyedge.coordinator.records import Evaluation
 from sparsyedge.coordinator.schema import SCHEMA_VERSION
 from sparsyedge.coordinator.store import STORE_NAME, AcceptedUpdate, ClosedRound, Store
 from sparsyedge.edge.energy import PhaseCost
-from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.errors import RunError, StoreError
 from sparsyedge.edge.messages import DeviceStatus, Report
 
 MODEL = "c" * 64
@@ -161,7 +161,7 @@ def test_a_store_of_another_version_is_refused(filled: Path) -> None:
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / STORE_NAME).write_bytes(b"not a database at all, but long enough to be read as a header" * 20)
-    with pytest.raises(RunError, match="cannot open the run store"):
+    with pytest.raises(StoreError, match=r"run\.sqlite is damaged: file is not a database; restore it"):
         Store.open(tmp_path)
 
 

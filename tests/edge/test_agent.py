@@ -22,6 +22,7 @@ from fixtures.fake_coordinator import (
     manifest,
     received_state,
     round_task,
+    samples,
 )
 
 from sparsyedge.edge.agent import Agent
@@ -265,3 +266,28 @@ def test_restarted_device_goes_on_after_its_last_finished_epoch(
     report = decode(coordinator.sent("report")[0], Report)
     assert report.steps == 6
     assert not (tmp_path / "job.checkpoint").exists()
+
+
+@pytest.mark.parametrize("stop_at", [4, 7], ids=["a job that was cut short", "an update that was not delivered"])
+def test_what_was_made_of_other_data_of_the_same_length_is_not_used(
+    stop_at: int, coordinator: Coordinator, make_agent: Callable[..., Agent]
+) -> None:
+    agent = make_agent()
+
+    def stop_training() -> None:
+        if FakeSession.steps == stop_at:
+            agent.stop()
+
+    FakeSession.on_step = stop_training
+    coordinator.verdict = lambda offer: None
+    coordinator.on_offer = agent.stop
+    coordinator.announce(round_task())
+    agent.run()
+    before = FakeSession.steps
+    FakeSession.on_step = None
+    coordinator.on_offer = lambda: None
+    coordinator.assembly = None
+    coordinator.verdict = lambda offer: Accepted(**identity(offer))
+    make_agent(data=samples(label=2)).run()
+    # All of it once more.
+    assert FakeSession.steps == before + 6

@@ -8,7 +8,6 @@ import pytest
 from fixtures.fake_coordinator import (
     DEVICE,
     NO_BLOB,
-    SAMPLES,
     round_task,
 )
 
@@ -52,12 +51,12 @@ def test_what_a_task_asks_of_a_device(
 
 
 def test_key_depends_on_what_the_update_depends_on_and_on_nothing_else() -> None:
-    key = task_key(round_task(), SAMPLES)
-    assert task_key(round_task(deadline_unix_s=9.0, cohort=(DEVICE,), state="closed"), SAMPLES) == key
+    key = task_key(round_task(), "data")
+    assert task_key(round_task(deadline_unix_s=9.0, cohort=(DEVICE,), state="closed"), "data") == key
     others = [
-        task_key(round_task(), SAMPLES + 1),
+        task_key(round_task(), "other data"),
         *(
-            task_key(round_task(**{name: value}), SAMPLES)
+            task_key(round_task(**{name: value}), "data")
             for name, value in {
                 "run": "other",
                 "round": 2,

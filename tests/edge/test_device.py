@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.broker import Broker
 
 from sparsyedge.edge.config import DataConfig, PartitionConfig
 from sparsyedge.edge.device import load_data
@@ -107,6 +108,74 @@ def test_a_device_that_cannot_start_leaves_the_reason_with_the_broker(mosquitto:
         watcher.close()
     assert status.state == "offline"
     assert "absent.npz is no file" in status.unfit
+
+
+@pytest.mark.mosquitto
+def test_a_device_that_cannot_write_leaves_word_and_ends_with_a_sentence(
+    mosquitto: int, own_data: Path, tmp_path: Path
+) -> None:
+    # A disk that is full or read-only fails at the same call; root may write to any other folder.
+    (tmp_path / "file").touch()
+    config = tmp_path / "device.toml"
+    config.write_text(
+        f'id = "pi-01"\nwork_dir = "{tmp_path}/file/work"\nmeter = "none"\n'
+        f'[broker]\nport = {mosquitto}\n[data]\ndataset = "{own_data}"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsyedge.edge", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "cannot write to" in done.stderr
+    assert "choose another `work_dir`" in done.stderr
+    assert "Traceback" not in done.stderr
+    watcher = Link("127.0.0.1", mosquitto, identity="watcher")
+    watcher.subscribe(Topics("default").status("pi-01"))
+    watcher.open()
+    try:
+        assert next_status(watcher).unfit.startswith("cannot write to")
+    finally:
+        watcher.close()
+
+
+@pytest.mark.mosquitto
+def test_a_device_that_was_suspended_for_days_comes_back(broker: Broker, own_data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "device.toml"
+    config.write_text(
+        f'id = "pi-01"\nwork_dir = "{tmp_path}"\nmeter = "none"\n'
+        f'[broker]\nport = {broker.port}\n[data]\ndataset = "{own_data}"\n'
+    )
+    command = [sys.executable, "-m", "sparsyedge.edge", "--config", str(config)]
+    device = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        first = status_of(broker)
+        device.send_signal(signal.SIGSTOP)
+        # Its connection, its session and the broker's memory of it are gone when it wakes up.
+        broker.stop()
+        broker.start()
+        device.send_signal(signal.SIGCONT)
+        again = status_of(broker)
+        device.send_signal(signal.SIGTERM)
+        _, log = device.communicate(timeout=START_S)
+    finally:
+        device.kill()
+        device.wait()
+    assert (again.state, again.boot_id) == ("online", first.boot_id)
+    assert device.returncode == 0
+    assert "Traceback" not in log
+
+
+def status_of(broker: Broker) -> DeviceStatus:
+    watcher = Link("127.0.0.1", broker.port, identity="watcher")
+    watcher.subscribe(Topics("default").status("pi-01"))
+    watcher.open()
+    try:
+        return next_status(watcher)
+    finally:
+        watcher.close()
 
 
 def next_status(watcher: Link) -> DeviceStatus:

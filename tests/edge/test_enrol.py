@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import stat
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from fixtures.secured import make_authority
+from fixtures.secured import login_of, make_authority
 
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.enrolment import serving
@@ -92,14 +93,10 @@ def test_a_device_that_is_invited_again_makes_another_key(answering: Authority, 
     link.close()
 
 
-def test_a_token_for_another_device_is_refused_with_the_coordinators_reason(
-    answering: Authority, tmp_path: Path
-) -> None:
+def test_a_token_for_another_device_is_refused_with_what_to_do(answering: Authority, tmp_path: Path) -> None:
     stolen = msgspec.structs.replace(answering.invite("pi-01"), device="pi-02")
-    with pytest.raises(SecurityError, match="did not enrol pi-02: the token is not one for this device"):
+    with pytest.raises(SecurityError, match=r"does not know the token of pi-02: .* coordinator token pi-02"):
         enrol(stolen, tmp_path / "identity", timeout_s=LIMIT_S)
-    with answering.ledger() as ledger:
-        assert [refusal.count for refusal in ledger.refusals()] == [1]
 
 
 def test_a_coordinator_of_another_authority_gets_no_token(
@@ -141,10 +138,23 @@ def test_no_secret_is_logged_on_the_way(
 
 
 def rubbish(authority: Authority, payloads: list[bytes]) -> None:
-    link = Link("127.0.0.1", authority.settings.enrol_port, identity="c" * 32, tls=Tls(authority.folder / "ca.pem"))
-    link.open(LIMIT_S)
+    link = Link(
+        "127.0.0.1",
+        authority.settings.enrol_port,
+        identity="c" * 32,
+        tls=Tls(authority.folder / "ca.pem"),
+        login=login_of(authority, "pi-66"),
+    )
+    until_s = time.monotonic() + LIMIT_S
+    while True:  # the broker needs a moment to read which tokens there are
+        try:
+            link.open(LIMIT_S)
+            break
+        except LinkError:
+            assert link.is_unknown
+            assert time.monotonic() < until_s
     for payload in payloads:
-        link.publish("se/v1/lab/enrol/req", payload)
+        link.publish("se/v1/lab/enrol/req/pi-66", payload)
     link.close()
 
 
@@ -156,8 +166,12 @@ def test_rubbish_from_newcomers_is_counted_and_stops_nobody(answering: Authority
     payloads = [b"", b"\xff", b"[" * 5000, json.dumps({**request, "reply": "../../x"}).encode(), b"x" * 100_000]
     rubbish(answering, [*payloads, json.dumps({**request, "csr": "x" * 9000}).encode()])
     enrol(invited, tmp_path / "identity", timeout_s=LIMIT_S)
-    with answering.ledger() as ledger:
-        assert {refusal.reason: refusal.count for refusal in ledger.refusals()} == {"the request cannot be read": 6}
+    counts: dict[str, int] = {}
+    until_s = time.monotonic() + LIMIT_S
+    while not counts and time.monotonic() < until_s:  # they are written once a second
+        with answering.ledger() as ledger:
+            counts = {refusal.reason: refusal.count for refusal in ledger.refusals()}
+    assert counts == {"the request cannot be read": 6}
 
 
 @pytest.mark.parametrize("device", ["pi-01", "pi-02"])

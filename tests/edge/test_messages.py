@@ -132,7 +132,7 @@ def test_topics_are_parsed_below_the_root_of_the_fleet() -> None:
 def test_no_topic_has_more_levels_than_cloud_brokers_allow() -> None:
     device = "d" * 63
     topics = [
-        *(TOPICS.round, TOPICS.lease, TOPICS.catalogue, TOPICS.enrol_request, TOPICS.enrol_reply("c" * 32)),
+        *(TOPICS.round, TOPICS.lease, TOPICS.catalogue, TOPICS.enrol_request("pi-01"), TOPICS.enrol_reply("c" * 32)),
         *(TOPICS.status(device), TOPICS.offer(device), TOPICS.report(device), TOPICS.reply(device)),
         *(TOPICS.upload(device, SHA, 10**6), TOPICS.chunk(SHA, 10**6)),
     ]

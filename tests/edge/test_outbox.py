@@ -42,7 +42,7 @@ def task_of(round_number: int, **changes: Any) -> RoundTask:
 def pending_of(task: RoundTask, frame: bytes) -> Pending:
     report = plain_report(task.run, task.round)
     offer = Offer(run=task.run, round=task.round, base=task.model_id, update=blob_of(frame), samples=1, report=report)
-    return Pending(task_key(task, 1), offer)
+    return Pending(task_key(task, "data"), offer)
 
 
 def put(outbox: Outbox, round_number: int, frame: bytes, residual: bytes = b"") -> None:

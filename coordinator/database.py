@@ -1,0 +1,148 @@
+"""SQLite files of ours, with faults in sentences: a locked one is waited for, a damaged one is named."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from sparsyedge.edge.errors import StoreError, StoreLocked
+
+__all__ = ["Database", "open_database"]
+
+log = logging.getLogger(__name__)
+
+LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+MAX_HOLDERS = 3
+
+Result = TypeVar("Result")
+
+
+class Database(sqlite3.Connection):
+    """A connection that says StoreLocked or StoreError for what SQLite says in general; other faults stay SQLite's.
+
+    A statement that met a lock has done nothing yet, and neither has a commit: both may be tried again.
+    """
+
+    name = "the database"
+    path = Path()
+    timeout_s = 0.0
+    keep_waiting: Callable[[], bool] | None = None
+    """Asked when the timeout has passed: whether to wait once more. None: never."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return self._patiently(partial(super().execute, sql, parameters))
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        return self._patiently(partial(super().executemany, sql, list(parameters)))
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        return self._patiently(partial(super().executescript, sql_script))
+
+    def commit(self) -> None:
+        self._patiently(super().commit)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Literal[False]:
+        # SQLite's own would give a transaction up that cannot be committed at once.
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            if self.in_transaction:
+                self.rollback()
+        return False
+
+    def _patiently(self, act: Callable[[], Result]) -> Result:
+        waited_s, told = 0.0, False
+        while True:
+            try:
+                with self.explained():
+                    result = act()
+            except StoreLocked as error:
+                waited_s += self.timeout_s
+                if self.keep_waiting is None or not self.keep_waiting():
+                    raise
+                if not told:
+                    log.warning("%s; waiting for it", error)
+                told = True
+            else:
+                if told:
+                    log.info("%s is free again after more than %g s", self.name, waited_s)
+                return result
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say in a sentence what is wrong with the file, if something is."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            # Extended codes have the kind of fault in their last byte.
+            code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+            if code in LOCKED:
+                raise StoreLocked(
+                    f"{self.name} {self.path} has been locked for {self.timeout_s:g} s{_holders(self.path)}; end "
+                    f"what holds it, or try again later"
+                ) from error
+            if code in DAMAGED:
+                raise StoreError(
+                    f"{self.name} {self.path} is damaged: {error}; restore it from a backup, or save what is left with "
+                    f"`sqlite3 {self.path} .recover | sqlite3 {self.path}.new` and look at that"
+                ) from error
+            raise
+
+
+def open_database(path: Path, *, name: str, timeout_s: float, any_thread: bool = False) -> Database:
+    """The SQLite file at `path`, which must exist; `name` is what sentences call it."""
+    database = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=timeout_s,
+        check_same_thread=not any_thread,
+        factory=Database,
+    )
+    database.name, database.path, database.timeout_s = name, path, timeout_s
+    database.row_factory = sqlite3.Row
+    return database
+
+
+def _holders(path: Path) -> str:
+    """Which other processes have the file open, as far as this user may know: one of them has the lock."""
+    try:
+        wanted = path.stat()
+        processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    except OSError:
+        return ""
+    found = []
+    for process in processes:
+        if int(process.name) != os.getpid() and _has_open(process, (wanted.st_dev, wanted.st_ino)):
+            found.append(f"process {process.name} ({_command(process)})")
+    names = ", ".join(found[:MAX_HOLDERS]) + (" and others" if len(found) > MAX_HOLDERS else "")
+    return f"; {names} {'has' if len(found) == 1 else 'have'} it open" if found else ""
+
+
+def _has_open(process: Path, file: tuple[int, int]) -> bool:
+    try:
+        for handle in (process / "fd").iterdir():
+            status = handle.stat()
+            if (status.st_dev, status.st_ino) == file:
+                return True
+    except OSError:
+        # Another user's process, or one that has just ended.
+        return False
+    return False
+
+
+def _command(process: Path) -> str:
+    try:
+        return (process / "comm").read_text().strip()
+    except OSError:
+        return "gone"

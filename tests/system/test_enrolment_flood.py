@@ -1,0 +1,118 @@
+"""An honest device enrols while others keep the enrolment listener of a real Mosquitto busy.
+
+`make test-flood` has the same for 60 s and prints the figures of docs/security.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fixtures import flood
+from fixtures.secured import login_of
+
+from sparsyedge.coordinator.authority import Authority
+from sparsyedge.coordinator.enrolment import serving
+from sparsyedge.coordinator.mosquitto import MAX_NEWCOMERS, PID_NAME
+from sparsyedge.edge.enrol import enrol
+
+pytestmark = pytest.mark.mosquitto
+
+LIMIT_S = 60.0
+SHORT_S = 6.0
+LONG_S = 60.0
+MAX_BROKER_MB = 150
+"""What the broker may take at its worst moment; docs/security.md has what it took."""
+BAD_DEVICES = 4
+
+
+def peak_mb(authority: Authority) -> int:
+    """The most memory that the broker has had so far."""
+    pid = int((authority.folder / PID_NAME).read_text())
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
+
+
+@contextmanager
+def flooding(authority: Authority, seconds: float, *attacks: tuple[str, ...]) -> Iterator[list[int]]:
+    """Attacks by other processes while the block lasts, and `seconds` at most; at its end, what each has sent."""
+    sent: list[int] = []
+    first = [sys.executable, flood.__file__, str(authority.settings.enrol_port), str(authority.folder / "ca.pem")]
+    processes = [
+        subprocess.Popen([*first, str(seconds), *attack], stdout=subprocess.PIPE, text=True) for attack in attacks
+    ]
+    try:
+        time.sleep(1.0)  # the flood is there before the honest device
+        yield sent
+        for process in processes:
+            sent.append(int(process.communicate(timeout=seconds + LIMIT_S)[0]))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def bad_devices(authority: Authority, size: int) -> list[tuple[str, ...]]:
+    """Devices that were invited and have gone bad: whoever has no token is not even heard."""
+    names = [f"bad-{size}-{number}" for number in range(BAD_DEVICES)]
+    return [("requests", str(size), *login_of(authority, name)) for name in names]
+
+
+def seconds_to_enrol(authority: Authority, folder: Path) -> float:
+    began_s = time.monotonic()
+    enrol(authority.invite("pi-01"), folder, timeout_s=LIMIT_S)
+    return time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("size", [300, 8_000, 1_000_000])
+def test_an_honest_device_enrols_while_others_flood(
+    secured: Authority, tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    attacks = [("strangers",), ("strangers",), *bad_devices(secured, size)]
+    with serving(secured), flooding(secured, SHORT_S, *attacks):
+        assert seconds_to_enrol(secured, tmp_path / "identity") < LIMIT_S
+    assert peak_mb(secured) < MAX_BROKER_MB
+    # Each of the bad ones lost its token at once: it took a share of requests, and a line in the log.
+    with secured.ledger() as ledger:
+        refusals = ledger.refusals()
+        assert "pi-01" in ledger.token_hashes()
+        assert not any(device.startswith("bad-") for device in ledger.token_hashes())
+    assert sum(refusal.count for refusal in refusals) < 1000
+    lines = [record for record in caplog.records if record.name.startswith("sparsyedge.coordinator")]
+    assert len(lines) < 20, [record.getMessage() for record in lines]
+
+
+def test_a_listener_that_strangers_fill_with_silent_connections_still_serves_members_and_recovers(
+    secured: Authority, tmp_path: Path
+) -> None:
+    with serving(secured):
+        with flooding(secured, SHORT_S, ("places", str(MAX_NEWCOMERS))):
+            # The coordinator's own listener, and so every member's, is another one.
+            link = secured.link("somebody")
+            link.open(LIMIT_S)
+            link.close()
+        assert seconds_to_enrol(secured, tmp_path / "identity") < LIMIT_S
+
+
+@pytest.mark.slow
+def test_a_minute_of_flood(secured: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    took: list[float] = []
+    attacks = [("strangers",), ("strangers",), *bad_devices(secured, 8_000), *bad_devices(secured, 1_000_000)]
+    with serving(secured), flooding(secured, LONG_S, *attacks) as sent:
+        until_s = time.monotonic() + LONG_S - 10.0
+        while time.monotonic() < until_s:
+            took.append(seconds_to_enrol(secured, tmp_path / f"identity-{len(took)}"))
+            threading.Event().wait(2.0)
+    with capsys.disabled():
+        print(f"\n{len(took)} enrolments under a flood of {LONG_S:g} s: {max(took):.1f} s at most")
+        print(f"sent: {sent}; broker at most {peak_mb(secured)} MB")
+    assert max(took) < LIMIT_S
+    assert peak_mb(secured) < MAX_BROKER_MB
