@@ -27,7 +27,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check check-native bench-kernels test test-kill test-absence test-flood fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check check-native bench-kernels test test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -68,6 +68,9 @@ test-kill: setup  ## coordinator, broker and devices killed at 50 random moments
 
 test-absence: setup  ## how soon a device that is gone is noticed, in seconds (a minute)
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
+
+test-hostile: setup  ## twenty rounds with one hostile member of ten, and what it costs (a minute)
+	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/test_hostile_run.py
 
 test-flood: setup  ## whether new devices enrol while others flood the broker for a minute, and what memory it takes
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-import zstandard
+from fixtures.hostile_frames import large_name_frame, send
 from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
 from fixtures.secured import make_member
 
@@ -32,9 +30,8 @@ from sparsyedge.coordinator.signing import sign
 from sparsyedge.coordinator.store import Store
 from sparsyedge.coordinator.verify import max_update_bytes
 from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.frame import MAGIC
 from sparsyedge.edge.link import Received
-from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, Reply, RoundTask, encode
+from sparsyedge.edge.messages import Accepted, Grant, Offer, Refused, RoundTask, encode
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.transfer import chunk_of
@@ -288,39 +285,6 @@ def test_an_upload_that_never_ends_neither_stops_the_round_nor_goes_uncounted(fl
     reasons = {refusal.reason for refusal in summary.refusals if refusal.device == lazy.name}
     assert any("not finished" in reason for reason in reasons), reasons
     assert any("has 9 bytes" in reason for reason in reasons), reasons
-
-
-def large_name_frame(task: RoundTask) -> bytes:
-    """273 bytes or so that unpack to a header with a tensor's name of a megabyte."""
-    header = {
-        "run": task.run,
-        "round": task.round,
-        "base_id": task.model_id,
-        "base_check": b"",
-        "codec": "lossless",
-        "weights": [["\U0010ffff" * 250_000, [1], 1, 0, 0, False, 0.0]],
-        "others": [],
-        "mask_bytes": 0,
-        "weight_bytes": 0,
-        "other_bytes": 0,
-    }
-    plain = msgspec.msgpack.encode(header)
-    packed = zstandard.ZstdCompressor(level=19).compress(plain)
-    body = struct.pack("<4sII", MAGIC, len(packed), len(plain)) + packed
-    return body + hashlib.sha256(body).digest()
-
-
-def send(device: FakeDevice, task: RoundTask, frame: bytes) -> Reply:
-    """Offer and upload a frame; the last answer."""
-    offer = device.offer_of(task, frame)
-    reply = device.ask(offer)
-    if isinstance(reply, Grant):
-        for index in range(offer.update.chunks):
-            chunk = chunk_of(frame, offer.update, index)
-            device.link.publish(TOPICS.upload(device.name, offer.update.sha256, index), chunk)
-        device.until(lambda: bool(device.replies))
-        reply = device.replies.pop(0)
-    return reply
 
 
 def test_a_tiny_frame_with_a_huge_name_is_refused_in_few_words_and_mutes_nobody(fleet: SecuredFleet) -> None:
