@@ -10,6 +10,8 @@ mkdir -p /etc/systemd/system/multi-user.target.wants
 ln -sfn ../sparsyedge-firstboot.service /etc/systemd/system/multi-user.target.wants/sparsyedge-firstboot.service
 id sparsyedge > /dev/null 2>&1 ||
     useradd --system --home-dir /var/lib/sparsyedge --shell /usr/sbin/nologin sparsyedge
+# The service may write where these are, and cannot make them itself.
+install -d /opt
 install -d -o sparsyedge -g sparsyedge -m 0700 /var/lib/sparsyedge
 # vcgencmd's device file belongs to this group on a Raspberry Pi.
 ! getent group video > /dev/null || usermod --append --groups video sparsyedge
