@@ -63,13 +63,17 @@ class KeptEntries:
         self._file.close()
 
     def add_all(self, updates: Iterable[tuple[float, Tensors]]) -> Self:
-        """Take the updates, one after the other."""
-        for weight, state in updates:
-            self.weights.append(weight)
-            self._ends.append({name: self._write(name, state[name]) for name in state})
-            # Let go before the next one is decoded.
-            del state
-        self._file.flush()
+        """Take the updates, one after the other; where one of them cannot be had, the file is gone at once."""
+        try:
+            for weight, state in updates:
+                self.weights.append(weight)
+                self._ends.append({name: self._write(name, state[name]) for name in state})
+                # Let go before the next one is decoded.
+                del state
+            self._file.flush()
+        except BaseException:
+            self._file.close()
+            raise
         return self
 
     @property

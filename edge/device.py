@@ -65,7 +65,8 @@ def main(argv: list[str]) -> int:
         workbench = Workbench(threads=config.threads, runtime=options.runtime)
         dataset = load_data(config.data)
         meter = open_meter(config.meter)
-        _ready_work_dir(config)
+        with private_files():
+            _ready_work_dir(config)
     except (SparsyedgeError, OSError) as error:
         _leave_word(config, str(error))
         if isinstance(error, OSError):

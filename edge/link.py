@@ -367,8 +367,7 @@ class Link:
         )
 
     def _send_subscribe(self, client: Client, pattern: str) -> None:
-        with self._changed:
-            as_published = pattern in self._as_published and self._protocol == MQTTProtocolVersion.MQTTv5
+        as_published = pattern in self._as_published and self._protocol == MQTTProtocolVersion.MQTTv5
         # paho takes options with MQTT 5 only, and a QoS with either.
         options = SubscribeOptions(qos=1, retainAsPublished=True) if as_published else None
         _, mid = client.subscribe(pattern, options=options) if options else client.subscribe(pattern, qos=1)
@@ -437,18 +436,23 @@ class Link:
             return
         with self._changed:
             back = self._opened
-            self._up = self._opened = True
             self._refusals, self._trouble, self._refusal, self._turned_away = 0, None, None, False
             self._connected_s = time.monotonic()
             self._packet_limit = getattr(properties, "MaximumPacketSize", None)
             self._unanswered.clear()
             self._answered_early.clear()
             patterns = list(self._patterns)
-            self._changed.notify_all()
-        if back:
-            log.info("connected to the broker at %s:%d again", self.host, self.port)
+        # Subscriptions first: whoever waits to publish may wait for an answer to it.
         for pattern in patterns:
             self._send_subscribe(client, pattern)
+        with self._changed:
+            self._up = self._opened = True
+            late = [pattern for pattern in self._patterns if pattern not in patterns]
+            self._changed.notify_all()
+        for pattern in late:
+            self._send_subscribe(client, pattern)
+        if back:
+            log.info("connected to the broker at %s:%d again", self.host, self.port)
         # amqtt may lose a message that comes before it has dealt with a subscription, so the owner is told after that.
         with self._changed:
             self._renewed = set(self._unanswered)
