@@ -183,7 +183,7 @@ class Aligned(ChoosingRule):
 
     An update's score is the median of its cosines with its peers. A device with odd data goes its own way, with a score
     near zero, and is needed for that data; one that turns its change round has a score below zero, and far below those
-    of its peers. Only the latter are left out, so that a round without hostile members loses nobody.
+    of its peers. Only the latter are left out, so that a round without hostile members seldom loses anybody.
     """
 
     clip = 2.0
