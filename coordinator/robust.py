@@ -32,8 +32,8 @@ __all__ = ["RULES", "Cohort", "Rule", "make_rule"]
 Updates = Iterable[tuple[float, Tensors]]
 Numbers = NDArray[np.float64]
 
-MIN_PEERS = 4
-"""Of three, one that turns its change round looks to each other one like half of its peers."""
+MIN_PEERS = 7
+"""Of fewer, an honest device with odd data looks like one that turns its change round: one of the demo's four did."""
 DEVIATIONS = 2.0
 """How many median deviations below the median a score must be."""
 

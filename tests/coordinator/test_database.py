@@ -146,9 +146,8 @@ def test_a_run_goes_on_with_the_bans_that_it_knows(
     )
     bans, path = Bans(config), fleet.folder / "authority.sqlite"
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            "INSERT INTO certificates (serial, device, issued_at, expires_at, revoked_at) VALUES ('ab', 'pi-01', 0, 0, 1)"
-        )
+        columns = "serial, device, issued_at, expires_at, revoked_at"
+        db.execute(f"INSERT INTO certificates ({columns}) VALUES ('ab', 'pi-01', 0, 0, 1)")
     assert bans.refresh(0.0) == {"pi-01"}
     if fault == "locked":
         with locked(path):
