@@ -37,6 +37,8 @@ COMMANDS = {
     "completion": ("sparsyedge.edge.completion:main", "print what lets a shell complete these commands"),
 }
 
+LAST_TRAINING_PYTHON = (3, 11)
+
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
@@ -133,6 +135,12 @@ def _usage() -> str:
 
 
 def _explain_missing(module: str, command: str) -> str:
+    if EXTRAS.get(command) == "export" and sys.version_info[:2] > LAST_TRAINING_PYTHON:
+        # To install what is missing would not help.
+        return (
+            f"`{command}` needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python "
+            f"{sys.version.split()[0]}: make a virtual environment with Python 3.11 and run it there"
+        )
     return (
         f"`{command}` needs the module {module}, which is not installed; run `{install_command(EXTRAS.get(command))}`"
     )
