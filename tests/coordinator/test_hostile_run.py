@@ -18,6 +18,7 @@ from fixtures.secured import make_member
 
 from sparsyedge.coordinator.authority import Authority
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.mosquitto import PID_NAME
 from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.records import Evaluation, RunSummary
 from sparsyedge.coordinator.service import Coordinator
@@ -64,8 +65,8 @@ def send_nan(device: FakeDevice, task: RoundTask) -> None:
 
 
 def fill_the_broker(device: FakeDevice, task: RoundTask) -> None:
-    for index in range(50):
-        device.link.publish(TOPICS.upload(device.name, "0" * 64, index), b"x" * 100_000, retain=True)
+    for index in range(400):
+        device.link.publish(TOPICS.upload(device.name, "0" * 64, index), b"x" * 1_000_000, retain=True)
 
 
 def lie(device: FakeDevice, task: RoundTask) -> None:
@@ -131,6 +132,13 @@ def play(authority: Authority, artifacts: Artifacts, initial: State, folder: Pat
             device.link.close()
 
 
+def peak_mb(authority: Authority) -> float:
+    """The most memory that the broker has had."""
+    pid = (authority.folder / PID_NAME).read_text().strip()
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1000
+
+
 def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
     secured: Authority, artifacts: Artifacts, initial: State, tmp_path: Path
 ) -> None:
@@ -144,6 +152,7 @@ def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
     kinds = sorted({refusal.kind for refusal in attacked.refusals})
     refused = sum(refusal.count for refusal in attacked.refusals)
     print(f"refused: {refused} in {len(attacked.refusals)} rows: {', '.join(kinds)}")
+    print(f"the broker's memory: {peak_mb(secured):.0f} MB at most")
     assert refused > 500
     assert len(attacked.rounds) == ROUNDS
     assert all(record.updates >= len(HONEST) for record in attacked.rounds)
