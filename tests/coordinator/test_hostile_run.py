@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from sparsyedge.coordinator.observer import SilentObserver
 from sparsyedge.coordinator.records import Evaluation, RunSummary
 from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.coordinator.signing import sign
+from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.messages import Accepted, RoundTask, encode
 from sparsyedge.edge.tensors import State
@@ -146,13 +148,20 @@ def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
     clean = play(secured, signed, initial, tmp_path / "clean", attacked=False)
     attacked = play(secured, signed, initial, tmp_path / "attacked", attacked=True)
     times = [statistics.mean(record.seconds for record in run.rounds) for run in (clean, attacked)]
-    honest = sum(record.updates for record in attacked.rounds)
-    print(f"\nrounds closed: {len(attacked.rounds)} of {ROUNDS}; updates averaged: {honest} (9 close a round)")
+    with closing(Store.open(tmp_path / "attacked" / "run")) as store:
+        accepted = [store.accepted(number) for number in range(1, ROUNDS + 1)]
+    honest = sum(device in HONEST for devices in accepted for device in devices)
+    taken = sum(HOSTILE in devices for devices in accepted)
+    print(
+        f"\nrounds closed: {len(attacked.rounds)} of {ROUNDS}; honest updates averaged: {honest} of {9 * ROUNDS}, and {taken} hostile ones"
+    )
     print(f"mean round: {times[0]:.3f} s clean, {times[1]:.3f} s attacked, {times[1] / times[0]:.2f}x")
     kinds = sorted({refusal.kind for refusal in attacked.refusals})
     refused = sum(refusal.count for refusal in attacked.refusals)
     print(f"refused: {refused} in {len(attacked.refusals)} rows: {', '.join(kinds)}")
     print(f"the broker's memory: {peak_mb(secured):.0f} MB at most")
     assert refused > 500
+    # Nine close a round: each hostile update that is clipped and taken keeps one honest update out, and nothing else does.
+    assert honest + taken == len(HONEST) * ROUNDS
     assert len(attacked.rounds) == ROUNDS
     assert all(record.updates >= len(HONEST) for record in attacked.rounds)
