@@ -152,16 +152,15 @@ def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
         accepted = [store.accepted(number) for number in range(1, ROUNDS + 1)]
     honest = sum(device in HONEST for devices in accepted for device in devices)
     taken = sum(HOSTILE in devices for devices in accepted)
-    print(
-        f"\nrounds closed: {len(attacked.rounds)} of {ROUNDS}; honest updates averaged: {honest} of {9 * ROUNDS}, and {taken} hostile ones"
-    )
+    print(f"\nrounds closed: {len(attacked.rounds)} of {ROUNDS}")
+    print(f"honest updates averaged: {honest} of {len(HONEST) * ROUNDS}, and {taken} hostile ones")
     print(f"mean round: {times[0]:.3f} s clean, {times[1]:.3f} s attacked, {times[1] / times[0]:.2f}x")
     kinds = sorted({refusal.kind for refusal in attacked.refusals})
     refused = sum(refusal.count for refusal in attacked.refusals)
     print(f"refused: {refused} in {len(attacked.refusals)} rows: {', '.join(kinds)}")
     print(f"the broker's memory: {peak_mb(secured):.0f} MB at most")
     assert refused > 500
-    # Nine close a round: each hostile update that is clipped and taken keeps one honest update out, and nothing else does.
+    # Nine close a round: a hostile update that is clipped and taken keeps one honest update out, and nothing else does.
     assert honest + taken == len(HONEST) * ROUNDS
     assert len(attacked.rounds) == ROUNDS
     assert all(record.updates >= len(HONEST) for record in attacked.rounds)
