@@ -70,7 +70,7 @@ test-absence: setup  ## how soon a device that is gone is noticed, in seconds (a
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
 
 test-hostile: setup  ## twenty rounds with one hostile member of ten, and what it costs (a minute)
-	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/test_hostile_run.py
+	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_hostile_run.py
 
 test-flood: setup  ## whether new devices enrol while others flood the broker for a minute, and what memory it takes
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py
@@ -128,9 +128,9 @@ test-image: $(IMAGE)/stock/.made $(ARM_WHEEL)  ## boot a flashed card in qemu: f
 	$(BIN)/sparsyedge flash wheelhouse --out $(IMAGE)/wheels --wheel $(ARM_WHEEL) --python 3.13
 	timeout 3600 $(BIN)/python -m pytest -q -s -m slow -p no:cacheprovider tests/system/test_image.py
 
-$(IMAGE)/stock/.made: hardware/arm/image.py hardware/arm/initramfs.py hardware/arm/tree.py | setup
+$(IMAGE)/stock/.made: hardware/arm/debian_image.py hardware/arm/initramfs.py hardware/arm/tree.py | setup
 	rm -rf $(IMAGE)/stock
-	$(BIN)/python -m sparsyedge.hardware.arm.image $(IMAGE)/stock
+	$(BIN)/python -m sparsyedge.hardware.arm.debian_image $(IMAGE)/stock
 	@touch $@
 
 setup: $(VENV)/.installed $(STOCK)/.installed .typing/.linked mosquitto arm-tools  ## everything the other targets need

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import msgspec
 
-from sparsyedge.coordinator.aggregation import AggregationConfig, check_aggregation
-from sparsyedge.coordinator.cohort import Policy
-from sparsyedge.coordinator.server_optimizer import ServerOptimizerConfig
+from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizerConfig
+from sparsyedge.coordinator.aggregation_config import AggregationConfig, check_aggregation
+from sparsyedge.coordinator.rounds.cohort import Policy
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.messages import MAX_EPOCHS
-from sparsyedge.edge.methods import MethodConfig, method_of
-from sparsyedge.edge.session import Runtime
-from sparsyedge.edge.wire import DEFAULT_CODEC, Codec
+from sparsyedge.edge.model.methods import MethodConfig, method_of
+from sparsyedge.edge.protocol.messages import MAX_EPOCHS
+from sparsyedge.edge.training.session import Runtime
+from sparsyedge.edge.wire.frame import DEFAULT_CODEC, Codec
 
 __all__ = [
     "ExportConfig",

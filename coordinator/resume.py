@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.records import Stretch
-from sparsyedge.coordinator.schedule import learning_rate
-from sparsyedge.coordinator.store import Store
-from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.coordinator.record.records import Stretch
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.rounds.learning_rates import learning_rate
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.model.artifacts import Artifacts
 
 __all__ = ["check_same_run", "finished_text", "resume_store"]
 

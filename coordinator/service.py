@@ -14,29 +14,34 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.access import check_epochs, make_link, manifest_signature, warn_of_unsigned_libraries
 from sparsyedge.coordinator.config import RunConfig, check_run_config
-from sparsyedge.coordinator.evaluate import Evaluator, evaluation_samples, global_sparsity
-from sparsyedge.coordinator.global_model import Evaluate, GlobalModel
-from sparsyedge.coordinator.initial_model import is_begun, keep_beginning, kept_initial_model, read_given_model
-from sparsyedge.coordinator.leader import Leader
-from sparsyedge.coordinator.lease import FleetLease
-from sparsyedge.coordinator.lock import RunLock
-from sparsyedge.coordinator.observer import Observer
-from sparsyedge.coordinator.records import RunSummary
+from sparsyedge.coordinator.fleet.broker_access import (
+    check_epochs,
+    make_link,
+    manifest_signature,
+    warn_of_unsigned_libraries,
+)
+from sparsyedge.coordinator.fleet.leader import Leader
+from sparsyedge.coordinator.fleet.lease import FleetLease
+from sparsyedge.coordinator.fleet.lock import RunLock
+from sparsyedge.coordinator.fleet.run_key import check_run_key, open_run_key
+from sparsyedge.coordinator.model.evaluate import Evaluator, evaluation_samples, global_sparsity
+from sparsyedge.coordinator.model.global_model import Evaluate, GlobalModel
+from sparsyedge.coordinator.model.initial_model import is_begun, keep_beginning, kept_initial_model, read_given_model
+from sparsyedge.coordinator.record.observer import Observer
+from sparsyedge.coordinator.record.records import RunSummary
+from sparsyedge.coordinator.record.store import STORE_NAME, Store
 from sparsyedge.coordinator.resume import resume_store
-from sparsyedge.coordinator.run_key import check_run_key, open_run_key
-from sparsyedge.coordinator.store import STORE_NAME, Store
-from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.channel import Channel
-from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.data import load
 from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError, StoreError
 from sparsyedge.edge.inference.delivery import check_deliverable
 from sparsyedge.edge.inference.eval_session import EvalSession
-from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Topics
-from sparsyedge.edge.methods import method_of
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.model.methods import method_of
+from sparsyedge.edge.protocol.channel import Channel
+from sparsyedge.edge.protocol.messages import Topics
+from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.storage import private_files, remove_leftovers
 from sparsyedge.edge.tensors import State, dense_bytes, model_id
 

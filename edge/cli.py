@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from sparsyedge.edge import logs
-from sparsyedge.edge.arguments import version_line
-from sparsyedge.edge.command_table import listing, nearest, run_command
+from sparsyedge.edge.commands import logs
+from sparsyedge.edge.commands.arguments import version_line
+from sparsyedge.edge.commands.command_table import listing, nearest, run_command
 from sparsyedge.edge.errors import SparsyedgeError
 from sparsyedge.edge.installation import install_command
 from sparsyedge.edge.supported import check_platform
@@ -23,18 +23,30 @@ from sparsyedge.edge.supported import check_platform
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "demo": ("sparsyedge.benchmarks.demo:main", "a whole federated run on this machine, in one command"),
-    "export": ("sparsyedge.export.cli:main", "make the artifacts that devices train: graphs, checkpoint, manifest"),
-    "coordinator": ("sparsyedge.coordinator.cli:main", "lead a fleet through the rounds of a run"),
+    "demo": ("sparsyedge.benchmarks.demo.command:main", "a whole federated run on this machine, in one command"),
+    "export": ("sparsyedge.export.command:main", "make the artifacts that devices train: graphs, checkpoint, manifest"),
+    "coordinator": (
+        "sparsyedge.coordinator.commands.coordinator_command:main",
+        "lead a fleet through the rounds of a run",
+    ),
     "simulate": ("sparsyedge.benchmarks.simulate.command:main", "a run of many simulated devices on this machine"),
-    "bench": ("sparsyedge.benchmarks.bench:main", "measure this machine: training steps and the wire, against peers"),
+    "bench": (
+        "sparsyedge.benchmarks.bench_command:main",
+        "measure this machine: training steps and the wire, against peers",
+    ),
     "report": ("sparsyedge.benchmarks.report.command:main", "plots of one run, or of several beside each other"),
-    "flash": ("sparsyedge.hardware.flash.cli:main", "make cards and phones that become devices by themselves"),
-    "edge": ("sparsyedge.edge.device:main", "run this machine as a device of a fleet"),
-    "predict": ("sparsyedge.edge.inference.predict_cli:main", "say what a run's model sees in images and .npz files"),
-    "methods": ("sparsyedge.edge.methods_cli:main", "list the methods that a run can be trained with"),
-    "frame": ("sparsyedge.edge.frame_cli:main", "look into a frame: a model or an update as it travels"),
-    "completion": ("sparsyedge.edge.completion:main", "print what lets a shell complete these commands"),
+    "flash": ("sparsyedge.hardware.flash.command:main", "make cards and phones that become devices by themselves"),
+    "edge": ("sparsyedge.edge.commands.edge_command:main", "run this machine as a device of a fleet"),
+    "predict": (
+        "sparsyedge.edge.commands.predict_command:main",
+        "say what a run's model sees in images and .npz files",
+    ),
+    "methods": ("sparsyedge.edge.commands.methods_command:main", "list the methods that a run can be trained with"),
+    "frame": ("sparsyedge.edge.commands.frame_command:main", "look into a frame: a model or an update as it travels"),
+    "completion": (
+        "sparsyedge.edge.commands.completion_command:main",
+        "print what lets a shell complete these commands",
+    ),
 }
 
 LAST_TRAINING_PYTHON = (3, 11)

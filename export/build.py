@@ -18,19 +18,11 @@ from typing import TypeVar
 import onnx
 from torch import nn
 
-from sparsyedge.edge.artifacts import (
-    MANIFEST_VERSION,
-    Artifacts,
-    BatchNorm,
-    File,
-    FileRole,
-    Manifest,
-    Parameter,
-)
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.methods import FLOOR_STEPS, Method
+from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, BatchNorm, File, FileRole, Manifest, Parameter
+from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
+from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
-from sparsyedge.edge.reparametrise import layer_exponents
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.export import rewrite

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsyedge.edge.artifacts import SampleType
 from sparsyedge.edge.data import FORMS, Form, form_of, load
 from sparsyedge.edge.data.form import describe
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.artifacts import SampleType
 
 __all__ = ["understand"]
 

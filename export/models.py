@@ -10,9 +10,9 @@ import torch
 from scipy.stats import truncnorm
 from torch import Tensor, nn
 
-from sparsyedge.edge.artifacts import SampleType
 from sparsyedge.edge.data import Form
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.artifacts import SampleType
 
 __all__ = ["MODELS", "ModelSpec", "build_model", "prunable_names"]
 

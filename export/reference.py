@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sparsyedge.edge.methods import Method
+from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from sparsyedge.edge.methods import Method
+from sparsyedge.edge.model.methods import Method
+from sparsyedge.edge.model.reparametrise import NORM_FLOOR, exponent_name
 from sparsyedge.edge.native import OP_DOMAIN
-from sparsyedge.edge.reparametrise import NORM_FLOOR, exponent_name
 from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.export.rewrite import BETA, WEIGHT_DECAY, import_domain, redirect
 

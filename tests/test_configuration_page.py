@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path
 
 import msgspec
+from fixtures.repository import DOCS
 
+from sparsyedge.coordinator.commands.configuration_page import COMMAND, fill
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.config_page import COMMAND, fill
 from sparsyedge.edge.config import DeviceConfig, read_section
 
-PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
+PAGE = DOCS / "configuration.md"
 
 
 def test_the_page_is_as_the_structs_are() -> None:

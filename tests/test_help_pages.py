@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparsyedge.edge import cli
-from sparsyedge.edge.completion import Page, pages
+from sparsyedge.edge.commands.completion_command import Page, pages
 
 PAGES = list(pages(cli.COMMANDS))
 

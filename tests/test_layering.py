@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from fixtures.repository import REPOSITORY
 
-REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "hardware" / "README.md"]
 SOURCE_FOLDERS = ("edge", "coordinator", "export", "benchmarks", "hardware", "tests", "docs")
 
@@ -21,7 +21,7 @@ import sparsyedge.edge
 for module in pkgutil.walk_packages(sparsyedge.edge.__path__, "sparsyedge.edge."):
     if not module.name.endswith(("__main__", "libsparsyedge_ops", "libsparsyedge_codec")):
         importlib.import_module(module.name)
-from sparsyedge.edge.onnx_runtime import training_api
+from sparsyedge.edge.training.onnx_runtime import training_api
 assert training_api is not None
 """
 
@@ -32,7 +32,7 @@ def test_a_device_works_on_a_machine_that_has_no_torch() -> None:
 
 
 def test_a_device_does_not_load_torch_even_where_it_is_installed() -> None:
-    script = "import sparsyedge.edge.device, sys; print('torch' in sys.modules)"
+    script = "import sparsyedge.edge.commands.edge_command, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

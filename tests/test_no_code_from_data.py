@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from fixtures.repository import REPOSITORY
 
-REPOSITORY = Path(__file__).parent.parent
 FOLDERS = ("edge", "coordinator", "export", "benchmarks", "hardware", "tests")
 MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "code", "codeop"}
 BUILTINS = {"eval", "exec", "compile", "__import__"}

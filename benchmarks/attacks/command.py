@@ -17,17 +17,17 @@ from typing import Any, get_args
 import msgspec
 from rich.console import Console
 
-from sparsyedge.benchmarks.arguments import positive, positive_number
 from sparsyedge.benchmarks.attacks.members import ATTACKS
 from sparsyedge.benchmarks.attacks.result import NO_ATTACK, UNGUARDED, Result, Settings
-from sparsyedge.benchmarks.attacks.table import print_table, summary_of
-from sparsyedge.benchmarks.demo import ALPHA, PRESETS
-from sparsyedge.benchmarks.machine import machine
+from sparsyedge.benchmarks.attacks.tables import print_table, summary_of
+from sparsyedge.benchmarks.common.machine import machine
+from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
+from sparsyedge.benchmarks.demo.command import ALPHA, PRESETS
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.benchmarks.simulate.shares import device_names
-from sparsyedge.coordinator.aggregation import AggregationConfig, RuleName
+from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
-from sparsyedge.edge.arguments import Parser
+from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import read_section
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.storage import write_atomically

@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import Artifacts, FileRole
-from sparsyedge.edge.channel import Channel
-from sparsyedge.edge.courier import Courier, Member
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.messages import Accepted, Offer, Refused
-from sparsyedge.edge.session import Session
+from sparsyedge.edge.device.courier import Courier, Member
+from sparsyedge.edge.model.artifacts import Artifacts, FileRole
+from sparsyedge.edge.protocol.channel import Channel
+from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.workbench import Workbench
+from sparsyedge.edge.training.open_session import Workbench
+from sparsyedge.edge.training.session import Session
 
 __all__ = ["ATTACKS", "Attack"]
 

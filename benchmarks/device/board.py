@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from sparsyedge.benchmarks.machine import instruction_set, machine
-from sparsyedge.edge.onnx_runtime import RUNTIME
+from sparsyedge.benchmarks.common.machine import instruction_set, machine
+from sparsyedge.edge.training.onnx_runtime import RUNTIME
 
 __all__ = ["fingerprint", "read_throttling"]
 

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import msgspec
 
-from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.common.machine import disturbance
+from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.device.board import fingerprint
+from sparsyedge.benchmarks.device.measurement import Task, Turn
 from sparsyedge.benchmarks.device.plots import draw, page
 from sparsyedge.benchmarks.device.result import FORMAT, DeviceResult, summarise
 from sparsyedge.benchmarks.device.tables import summary
-from sparsyedge.benchmarks.device.worker import Task, Turn
-from sparsyedge.benchmarks.machine import disturbance
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
 from sparsyedge.benchmarks.step.workload import Workload
-from sparsyedge.edge.arguments import Parser
-from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.checkpoint import read_initial_state
+from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.data import FORMS
-from sparsyedge.edge.energy import meter_names, open_meter
+from sparsyedge.edge.device.energy import meter_names, open_meter
 from sparsyedge.edge.errors import ConfigError, TrainingError
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.storage import write_atomically
 
 __all__ = ["main", "make_parser"]
@@ -104,7 +104,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> DeviceResult:
 
 
 def _turn(task: Task) -> Turn:
-    command = [sys.executable, "-m", "sparsyedge.benchmarks.device.worker", msgspec.json.encode(task).decode()]
+    command = [sys.executable, "-m", "sparsyedge.benchmarks.device.measurement", msgspec.json.encode(task).decode()]
     # numpy's own threads would be counted with ours.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     limit_s = task.seconds + task.idle_s + START_LIMIT_S
@@ -120,7 +120,7 @@ def _artifacts(arguments: argparse.Namespace, folder: Path) -> Artifacts:
         return Artifacts.load(arguments.artifacts)
     try:
         from sparsyedge.export.build import build_artifacts
-        from sparsyedge.export.cli import make_method
+        from sparsyedge.export.command import make_method
         from sparsyedge.export.models import ModelSpec
     except ModuleNotFoundError as error:
         raise ConfigError(

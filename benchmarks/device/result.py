@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from sparsyedge.benchmarks.device.worker import Turn
-from sparsyedge.edge.energy import Kind, above_idle
+from sparsyedge.benchmarks.device.measurement import Turn
+from sparsyedge.edge.device.energy import Kind, above_idle
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["DeviceResult", "Model", "read_result", "summarise"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sparsyedge.benchmarks.device.result import DeviceResult, Model
-from sparsyedge.edge.energy import meter_text
+from sparsyedge.edge.device.energy import meter_text
 
 __all__ = ["comparison", "energy_line", "summary"]
 

@@ -11,15 +11,15 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from sparsyedge.benchmarks.arguments import positive, positive_number
+from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
+from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS, Row
-from sparsyedge.benchmarks.paper.report import as_document, print_experiment
-from sparsyedge.benchmarks.paper.runs import run_setting
+from sparsyedge.benchmarks.paper.results import run_setting
 from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Scale, Setting
-from sparsyedge.benchmarks.progress import LiveProgress
+from sparsyedge.benchmarks.paper.tables import as_document, print_experiment
 from sparsyedge.benchmarks.simulate import Backend
-from sparsyedge.coordinator.observer import Observer, SilentObserver
-from sparsyedge.edge.arguments import Parser
+from sparsyedge.coordinator.record.observer import Observer, SilentObserver
+from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["main", "make_parser"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparsyedge.benchmarks.paper.settings import Scale, Setting
-from sparsyedge.edge.methods import MethodConfig
+from sparsyedge.edge.model.methods import MethodConfig
 
 __all__ = ["EXPERIMENTS", "Experiment", "Row"]
 

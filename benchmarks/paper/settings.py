@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sparsyedge.edge.methods import MethodConfig, method_of
+from sparsyedge.edge.model.methods import MethodConfig, method_of
 
 __all__ = ["SCALES", "SEEDS", "Scale", "Setting"]
 

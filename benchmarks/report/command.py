@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sparsyedge.benchmarks.report.figures import draw_all
 from sparsyedge.benchmarks.report.page import png_of, render_page
-from sparsyedge.benchmarks.report.runs import ReportedRun, read_runs
-from sparsyedge.edge.arguments import Parser
+from sparsyedge.benchmarks.report.run_data import ReportedRun, read_runs
+from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.storage import write_atomically
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from sparsyedge.benchmarks.report.mask_figures import layers, movement, overlap, sparsity
 from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, Points, draw_runs, legend
-from sparsyedge.benchmarks.report.runs import ReportedRun
+from sparsyedge.benchmarks.report.run_data import ReportedRun
 from sparsyedge.benchmarks.report.style import PHASE_COLOURS, figure_style
 
 __all__ = ["FIGURES", "draw_all"]

@@ -23,8 +23,8 @@ from sparsyedge.benchmarks.report.plot import (
     map_scale,
     map_title,
 )
-from sparsyedge.benchmarks.report.runs import ReportedRun
-from sparsyedge.coordinator.metrics import LAYER_PREFIX, iou_matrix
+from sparsyedge.benchmarks.report.run_data import ReportedRun
+from sparsyedge.coordinator.record.metrics import LAYER_PREFIX, iou_matrix
 
 __all__ = ["layers", "movement", "overlap", "sparsity"]
 

@@ -8,8 +8,8 @@ from html import escape
 from io import BytesIO
 
 from sparsyedge.benchmarks.report.plot import Plot
-from sparsyedge.benchmarks.report.runs import ReportedRun
-from sparsyedge.coordinator.tables import ratio
+from sparsyedge.benchmarks.report.run_data import ReportedRun
+from sparsyedge.coordinator.record.tables import ratio
 
 __all__ = ["png_of", "render_page"]
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from sparsyedge.benchmarks.report.runs import ReportedRun
+from sparsyedge.benchmarks.report.run_data import ReportedRun
 from sparsyedge.benchmarks.report.style import RUN_COLOURS, run_looks
 
 __all__ = ["WIDTH_IN", "Plot", "Points", "draw_runs", "legend", "map_columns", "map_panels", "map_scale", "map_title"]

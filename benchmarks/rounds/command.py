@@ -22,15 +22,15 @@ from pathlib import Path
 
 import msgspec
 
-from sparsyedge.benchmarks.arguments import positive
+from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.rounds.devices import host
-from sparsyedge.benchmarks.simulate.mosquitto import started_mosquitto
-from sparsyedge.coordinator.store import Store
-from sparsyedge.edge.arguments import Parser
+from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import RunError
-from sparsyedge.edge.methods import MethodConfig, method_of
+from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec
 

@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.courier import Abandoned, Courier, Member, offline_status
-from sparsyedge.edge.dense_session import DenseSession
-from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.edge.device.courier import Abandoned, Courier, Member, offline_status
+from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import LinkError
-from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Accepted, Offer, Report, RoundTask, Topics
-from sparsyedge.edge.prune import prune_global
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.prune import prune_global
+from sparsyedge.edge.protocol.chunks import blob_of
+from sparsyedge.edge.protocol.messages import Accepted, Offer, Report, RoundTask, Topics
+from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.transfer import blob_of
-from sparsyedge.edge.wire import encode_frame
+from sparsyedge.edge.training.dense_session import DenseSession
+from sparsyedge.edge.wire.frame import encode_frame
 
 __all__ = ["LoadedDevice", "Variants", "host"]
 

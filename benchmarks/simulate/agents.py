@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from sparsyedge.benchmarks.simulate.device import BOOT_ID, DeviceRoom, Setup
+from sparsyedge.benchmarks.simulate.simulated_device import BOOT_ID, DeviceRoom, Setup
 from sparsyedge.benchmarks.simulate.workers import ONE_THREAD, environment
-from sparsyedge.edge import logs
-from sparsyedge.edge.agent import Agent
+from sparsyedge.edge.commands import logs
 from sparsyedge.edge.config import BrokerConfig
-from sparsyedge.edge.courier import offline_status
+from sparsyedge.edge.device.agent import Agent
+from sparsyedge.edge.device.courier import offline_status
 from sparsyedge.edge.errors import LinkError, RunError
-from sparsyedge.edge.link import Link
+from sparsyedge.edge.protocol.mqtt import Link
 
 __all__ = ["Hosts", "started_agents"]
 

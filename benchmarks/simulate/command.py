@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from sparsyedge.benchmarks.arguments import positive
-from sparsyedge.benchmarks.progress import LiveProgress
-from sparsyedge.benchmarks.simulate.run import simulate
-from sparsyedge.benchmarks.tables import as_json, print_rounds
+from sparsyedge.benchmarks.common.number_arguments import positive
+from sparsyedge.benchmarks.common.progress import LiveProgress
+from sparsyedge.benchmarks.common.run_summary import as_json, print_rounds
+from sparsyedge.benchmarks.simulate.simulation import simulate
 from sparsyedge.coordinator.config import RunConfig, load_run_config
-from sparsyedge.coordinator.observer import Observer, SilentObserver
-from sparsyedge.coordinator.records import RunSummary
-from sparsyedge.edge.arguments import Parser
+from sparsyedge.coordinator.record.observer import Observer, SilentObserver
+from sparsyedge.coordinator.record.records import RunSummary
+from sparsyedge.edge.commands.arguments import Parser
 
 __all__ = ["main", "make_parser"]
 

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sparsyedge.benchmarks.simulate.device import BOOT_ID, SOFTWARE
 from sparsyedge.benchmarks.simulate.pipe import Carry, Publish, Subscribe, Unsubscribe, matches
+from sparsyedge.benchmarks.simulate.simulated_device import BOOT_ID, SOFTWARE
 from sparsyedge.benchmarks.simulate.workers import Worker, Workers
-from sparsyedge.edge.link import Connected, Received
-from sparsyedge.edge.messages import DeviceStatus, RoundTask, Topics, decode, encode
+from sparsyedge.edge.protocol.messages import DeviceStatus, RoundTask, Topics, decode, encode
+from sparsyedge.edge.protocol.mqtt import Connected, Received
 
 __all__ = ["Drop", "HeldClock", "Hub"]
 

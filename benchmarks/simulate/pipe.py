@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from sparsyedge.edge.link import Connected, Received
+from sparsyedge.edge.protocol.mqtt import Connected, Received
 
 __all__ = ["Carry", "Done", "PipeLink", "Publish", "Subscribe", "Turn", "Unsubscribe", "decode", "encode", "matches"]
 

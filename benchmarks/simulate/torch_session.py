@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import Manifest
-from sparsyedge.edge.checkpoint import read_initial_state
-from sparsyedge.edge.session import Kind, Session
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.workbench import Workbench
+from sparsyedge.edge.training.open_session import Workbench
+from sparsyedge.edge.training.session import Kind, Session
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import derive_exponents, reference_step
 

@@ -6,9 +6,9 @@ import os
 import signal
 from multiprocessing.connection import Connection
 
-from sparsyedge.benchmarks.simulate.device import DeviceRoom, Setup
 from sparsyedge.benchmarks.simulate.pipe import Done, PipeLink, Turn, decode, encode
-from sparsyedge.edge import logs
+from sparsyedge.benchmarks.simulate.simulated_device import DeviceRoom, Setup
+from sparsyedge.edge.commands import logs
 
 __all__ = ["work"]
 

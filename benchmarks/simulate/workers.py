@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 
-from sparsyedge.benchmarks.simulate.device import Setup
 from sparsyedge.benchmarks.simulate.pipe import Done, Message, Turn, decode, encode
+from sparsyedge.benchmarks.simulate.simulated_device import Setup
 from sparsyedge.benchmarks.simulate.worker import work
 from sparsyedge.edge.errors import RunError
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparsyedge.benchmarks.arguments import positive
-from sparsyedge.benchmarks.machine import cap_peers, disturbance, instruction_set, machine
+from sparsyedge.benchmarks.common.machine import cap_peers, disturbance, instruction_set, machine
+from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.step.contestants import CONTESTANTS, OURS, Variant, open_contestants
 from sparsyedge.benchmarks.step.measure import Timing, compare_losses, measure
 from sparsyedge.benchmarks.step.memory import peak_mb
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
-from sparsyedge.benchmarks.step.report import StepResult, as_json, print_result
+from sparsyedge.benchmarks.step.tables import StepResult, as_json, print_result
 from sparsyedge.benchmarks.step.workload import Workload
-from sparsyedge.edge.arguments import Parser
+from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.data import FORMS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.tensors import State
@@ -81,7 +81,7 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
     """Export the model and draw what is trained; with the weights before the profile's zeros."""
     # Here and not above: torch reads the limits of cap_peers when it is imported.
     from sparsyedge.export.build import build_artifacts, state_of
-    from sparsyedge.export.cli import make_method
+    from sparsyedge.export.command import make_method
     from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 
     spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["cifar10"])

@@ -12,12 +12,12 @@ from onnx import helper
 
 from sparsyedge.benchmarks.step.measure import measure
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
-from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.dense_session import DenseSession
+from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.native import OP_DOMAIN
-from sparsyedge.edge.session import Session
-from sparsyedge.edge.sparse_session import SparseSession
 from sparsyedge.edge.tensors import State
+from sparsyedge.edge.training.dense_session import DenseSession
+from sparsyedge.edge.training.session import Session
+from sparsyedge.edge.training.sparse_session import SparseSession
 
 __all__ = ["DENSE_ROUND", "dense_round_ms", "without_our_ops"]
 

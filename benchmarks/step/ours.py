@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
-from sparsyedge.edge.sparse_session import SparseSession
+from sparsyedge.edge.training.sparse_session import SparseSession
 
 __all__ = ["SparseStep"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
-from sparsyedge.edge.dense_session import DenseSession
+from sparsyedge.edge.training.dense_session import DenseSession
 
 __all__ = ["StockStep"]
 

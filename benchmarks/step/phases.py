@@ -13,8 +13,8 @@ from typing import Any
 import onnxruntime
 
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
-from sparsyedge.edge.onnx_runtime import graph_options
-from sparsyedge.edge.sparse_session import SparseSession
+from sparsyedge.edge.training.onnx_runtime import graph_options
+from sparsyedge.edge.training.sparse_session import SparseSession
 
 __all__ = ["PHASES", "phase_ms", "split"]
 

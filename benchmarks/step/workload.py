@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.tensors import FloatArray, State
 
 __all__ = ["LEARNING_RATE", "Workload"]

@@ -1,5 +1,5 @@
 """Federated runs of every method in plain torch, on a GPU where there is one: written apart from graphs and devices."""
 
-from sparsyedge.benchmarks.torch_backend.run import TorchRun, run_rounds
+from sparsyedge.benchmarks.torch_backend.federated import TorchRun, run_rounds
 
 __all__ = ["TorchRun", "run_rounds"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from sparsyedge.benchmarks.torch_backend.tensors import Tensors, largest_per_layer, prune_globally
-from sparsyedge.edge.methods import Method
+from sparsyedge.benchmarks.torch_backend.torch_tensors import Tensors, largest_per_layer, prune_globally
+from sparsyedge.edge.model.methods import Method
 
 __all__ = ["next_model"]
 

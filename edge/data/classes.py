@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import Manifest
 from sparsyedge.edge.data.dataset import Samples
 from sparsyedge.edge.data.form import list_names
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.model.artifacts import Manifest
 
 __all__ = ["fit_to_classes", "fit_to_model"]
 

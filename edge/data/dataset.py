@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import MAX_NAME
 from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.model.artifacts import MAX_NAME
 
 __all__ = ["Dataset", "Samples", "check", "check_classes"]
 

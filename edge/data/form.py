@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from sparsyedge.edge.artifacts import SampleType
 from sparsyedge.edge.data.dataset import Dataset, Samples
+from sparsyedge.edge.model.artifacts import SampleType
 
 __all__ = ["Form", "describe", "form_of", "list_names"]
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.inference.description import Origin, describe
 from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, Model, metadata_entry, node, tensor_head, value_info
 from sparsyedge.edge.inference.preprocessing import BATCH, Preprocessing, preprocessings
 from sparsyedge.edge.inference.protobuf import bytes_field, head, text_field
 from sparsyedge.edge.inference.template import Template, read_template
-from sparsyedge.edge.reparametrise import effective_weights, inference_weights
+from sparsyedge.edge.model.artifacts import Artifacts, Manifest
+from sparsyedge.edge.model.reparametrise import effective_weights, inference_weights
 from sparsyedge.edge.storage import write_pieces_atomically
 from sparsyedge.edge.tensors import FloatArray
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import TrainingError
-from sparsyedge.edge.onnx_runtime import open_graph
-from sparsyedge.edge.reparametrise import inference_weights, layer_exponents
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.reparametrise import inference_weights, layer_exponents
 from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.training.onnx_runtime import open_graph
 
 __all__ = ["EvalSession"]
 

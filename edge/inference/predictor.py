@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.inference.delivery import PROBABILITIES
 from sparsyedge.edge.inference.description import read_description
-from sparsyedge.edge.onnx_runtime import open_graph
 from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.training.onnx_runtime import open_graph
 
 __all__ = ["Predictor"]
 

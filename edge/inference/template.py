@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, Model, Node, Tensor, ValueInfo, read_opset
 from sparsyedge.edge.inference.protobuf import Field, Malformed, fields
+from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 
 __all__ = ["Template", "read_template"]
 

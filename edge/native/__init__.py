@@ -28,7 +28,7 @@ def library_path() -> Path:
 
 
 def codec_path() -> Path:
-    """The absolute path of the wire codec, which sparsyedge.edge.codec loads."""
+    """The absolute path of the wire codec, which sparsyedge.edge.wire.native_codec loads."""
     return _installed(CODEC_NAME, "wire codec")
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.edge.storage import write_atomically
-from sparsyedge.hardware.flash.wheel_list import Signer, device_wheels
+from sparsyedge.hardware.flash.wheel_hashes import Signer, device_wheels
 from sparsyedge.hardware.flash.wheelhouse import PYTHONS
 
 __all__ = ["make_bundle"]

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.edge.config import Identifier
-from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, Wifi, card_files, cloud_init_files, firstrun_files
-from sparsyedge.hardware.flash.image import OsImage, boot_volume, identify, unpack
-from sparsyedge.hardware.flash.wheel_list import Signer, device_wheels
+from sparsyedge.hardware.flash.stock_image import OsImage, boot_volume, identify, unpack
+from sparsyedge.hardware.flash.wheel_hashes import Signer, device_wheels
 
 __all__ = ["CardPlan", "device_names", "make_cards"]
 

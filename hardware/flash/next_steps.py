@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsyedge.edge.enrolment import DeviceFile
-from sparsyedge.hardware.flash.verify import as_utc
+from sparsyedge.edge.security.enrolment_messages import DeviceFile
+from sparsyedge.hardware.flash.read_back import as_utc
 
 __all__ = ["after_bundle", "after_cards"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.energy import Kind
+from sparsyedge.edge.device.energy import Kind
 
 __all__ = ["CpuModelMeter"]
 

@@ -12,15 +12,8 @@ import pytest
 from fixtures.scripted_fleet import Fleet
 from onnx import TensorProto, helper, numpy_helper
 
-from sparsyedge.edge.artifacts import (
-    MANIFEST_VERSION,
-    Artifacts,
-    BatchNorm,
-    File,
-    Manifest,
-    Parameter,
-)
-from sparsyedge.edge.methods import Method
+from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, BatchNorm, File, Manifest, Parameter
+from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.tensors import State, model_id
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fixtures.repository import DOCS
 
 from sparsyedge.coordinator.config import RunConfig, load_run_config
+from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.resume import check_same_run
-from sparsyedge.coordinator.store import Store
 from sparsyedge.edge.errors import ConfigError, RunError
 
 MINIMAL = """
@@ -118,7 +119,7 @@ def test_file__invalid(tmp_path: Path) -> None:
 
 
 def test_rounds_have_five_settings_and_the_documentation_names_their_defaults() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "rounds.md").read_text(encoding="utf-8")
+    text = (DOCS / "rounds.md").read_text(encoding="utf-8")
     table = text.partition("## Settings")[2].partition("A learned deadline")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", table, flags=re.MULTILINE)
     assert len(rows) == 5

@@ -9,15 +9,15 @@ import pytest
 from fixtures.clockwork import FIRST, PLAN, SECOND, Run
 from fixtures.scripted_fleet import FakeDevice, Fleet, answer
 
-from sparsyedge.coordinator.aggregate import average
-from sparsyedge.coordinator.cli import main
+from sparsyedge.coordinator.aggregation.mean import average
+from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.config import LearningRateConfig
-from sparsyedge.coordinator.events import ModelReady
-from sparsyedge.coordinator.leader import Leader
-from sparsyedge.coordinator.observer import SilentObserver
-from sparsyedge.coordinator.records import Progress, RunSummary, Stretch
-from sparsyedge.coordinator.rounds import restore
-from sparsyedge.coordinator.stages import Open, Waiting
+from sparsyedge.coordinator.fleet.leader import Leader
+from sparsyedge.coordinator.record.observer import SilentObserver
+from sparsyedge.coordinator.record.records import Progress, RunSummary, Stretch
+from sparsyedge.coordinator.rounds.events import ModelReady
+from sparsyedge.coordinator.rounds.stages import Open, Waiting
+from sparsyedge.coordinator.rounds.state_machine import restore
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import model_id

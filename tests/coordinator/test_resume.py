@@ -15,17 +15,17 @@ import msgspec
 import pytest
 from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, RunThread, answer, retained_below
 
-from sparsyedge.coordinator.aggregate import average
+from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.config import LearningRateConfig
-from sparsyedge.coordinator.global_model import GlobalModel
-from sparsyedge.coordinator.lease import FleetLease
-from sparsyedge.coordinator.lock import RunLock
-from sparsyedge.coordinator.store import STORE_NAME, ClosedRound, Store
-from sparsyedge.edge.artifacts import Artifacts, File
+from sparsyedge.coordinator.fleet.lease import FleetLease
+from sparsyedge.coordinator.fleet.lock import RunLock
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.record.store import STORE_NAME, ClosedRound, Store
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import RunError
-from sparsyedge.edge.link import Link, Received
-from sparsyedge.edge.messages import Accepted, Lease, encode
+from sparsyedge.edge.model.artifacts import Artifacts, File
+from sparsyedge.edge.protocol.messages import Accepted, Lease, encode
+from sparsyedge.edge.protocol.mqtt import Link, Received
 from sparsyedge.edge.tensors import model_id
 
 pytestmark = pytest.mark.mosquitto
@@ -237,7 +237,7 @@ def test_a_second_coordinator_on_the_run_directory_is_refused(fleet: Fleet) -> N
 
 def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from sparsyedge.coordinator.lock import RunLock; "
+        "import os, sys; from pathlib import Path; from sparsyedge.coordinator.fleet.lock import RunLock; "
         "RunLock(Path(sys.argv[1])).__enter__(); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -12,22 +12,23 @@ import pytest
 from fixtures.broker import Broker
 from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, answer, retained_below
 
-from sparsyedge.coordinator import leader, store_reader
-from sparsyedge.coordinator.aggregate import average
-from sparsyedge.coordinator.aggregation import AggregationConfig
-from sparsyedge.coordinator.lock import LOCK_NAME
-from sparsyedge.coordinator.records import Evaluation
-from sparsyedge.coordinator.store import STORE_NAME
-from sparsyedge.edge.artifacts import MANIFEST_NAME
+from sparsyedge.coordinator.aggregation.mean import average
+from sparsyedge.coordinator.aggregation_config import AggregationConfig
+from sparsyedge.coordinator.fleet import leader
+from sparsyedge.coordinator.fleet.lock import LOCK_NAME
+from sparsyedge.coordinator.record import store_reader
+from sparsyedge.coordinator.record.records import Evaluation
+from sparsyedge.coordinator.record.store import STORE_NAME
 from sparsyedge.edge.config import BrokerConfig
-from sparsyedge.edge.energy import PhaseCost
+from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import LinkError, RunError, TrainingError
 from sparsyedge.edge.inference.description import read_description
-from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Accepted, DeviceStatus, Refused, encode
+from sparsyedge.edge.model.artifacts import MANIFEST_NAME
+from sparsyedge.edge.protocol.messages import Accepted, DeviceStatus, Refused, encode
+from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
-from sparsyedge.edge.wire import decode_frame
+from sparsyedge.edge.wire.frame import decode_frame
 
 pytestmark = pytest.mark.mosquitto
 

@@ -140,5 +140,5 @@ def test_command_line_imports_nothing_but_the_base_of_edge() -> None:
 
 
 def test_device_never_imports_torch() -> None:
-    probe = "import sys; sys.modules['torch'] = None; import sparsyedge.edge.device"
+    probe = "import sys; sys.modules['torch'] = None; import sparsyedge.edge.commands.edge_command"
     subprocess.run([sys.executable, "-c", probe], timeout=60, check=True)

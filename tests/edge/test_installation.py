@@ -10,10 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from fixtures.repository import REPOSITORY
 
 from sparsyedge.edge.installation import checkout, install_command, installed_wheel
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -38,10 +37,10 @@ def install_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[o
 
 @pytest.mark.usefixtures("pip_here")
 def test_an_editable_install_names_its_checkout(install_from: Callable[[object], None]) -> None:
-    install_from({"url": ROOT.as_uri(), "dir_info": {"editable": True}})
-    assert (checkout(), installed_wheel()) == (ROOT, None)
-    assert install_command("images") == f"pip install --editable '{ROOT}[images]'"
-    assert install_command() == f"pip install --editable {ROOT}"
+    install_from({"url": REPOSITORY.as_uri(), "dir_info": {"editable": True}})
+    assert (checkout(), installed_wheel()) == (REPOSITORY, None)
+    assert install_command("images") == f"pip install --editable '{REPOSITORY}[images]'"
+    assert install_command() == f"pip install --editable {REPOSITORY}"
 
 
 @pytest.mark.usefixtures("pip_here")
@@ -75,6 +74,6 @@ def test_another_pip_on_the_path_is_not_trusted(monkeypatch: pytest.MonkeyPatch)
 
 def test_no_text_of_ours_installs_from_an_index_by_name() -> None:
     folders = ("edge", "coordinator", "export", "benchmarks", "hardware", "docs")
-    paths = [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
+    paths = [*REPOSITORY.glob("*.*"), *(path for folder in folders for path in (REPOSITORY / folder).rglob("*"))]
     for path in (path for path in paths if path.suffix in (".py", ".md", ".toml")):
         assert re.search(r"pip install '?sparsyedge(?!-)", path.read_text(encoding="utf-8")) is None, path

@@ -11,15 +11,15 @@ import numpy as np
 import onnx
 import pytest
 
-from sparsyedge.edge.artifacts import Artifacts, FileRole
-from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import ArtifactError, ConfigError
+from sparsyedge.edge.model.artifacts import Artifacts, FileRole
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.tensors import model_id
+from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.export import build, rewrite
-from sparsyedge.export.cli import export_model, main, make_method
+from sparsyedge.export.agreement import verify
+from sparsyedge.export.command import export_model, main, make_method
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
-from sparsyedge.export.verify import verify
 
 
 @pytest.mark.parametrize(

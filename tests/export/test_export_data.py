@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsyedge.edge.artifacts import Artifacts, Manifest
 from sparsyedge.edge.data import FORMS, Form
 from sparsyedge.edge.errors import ConfigError, DataError, SparsyedgeError
-from sparsyedge.export.cli import main
+from sparsyedge.edge.model.artifacts import Artifacts, Manifest
+from sparsyedge.export.command import main
 from sparsyedge.export.data_form import understand
 
 CLOTHES = ["tshirt", "trouser", "pullover"]

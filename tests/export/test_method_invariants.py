@@ -9,15 +9,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.aggregate import average
-from sparsyedge.edge.artifacts import Artifacts
+from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.dense_session import DenseSession
-from sparsyedge.edge.prune import prune_global, removed_count
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.prune import prune_global, removed_count
 from sparsyedge.edge.tensors import State, count_nonzero
-from sparsyedge.edge.trainer import LocalJob, train
+from sparsyedge.edge.training.dense_session import DenseSession
+from sparsyedge.edge.training.trainer import LocalJob, train
+from sparsyedge.export.agreement import _GradientProbe
 from sparsyedge.export.models import ModelSpec, build_model
-from sparsyedge.export.verify import _GradientProbe
 
 Export = Callable[..., Artifacts]
 RATE = 0.1

@@ -11,18 +11,18 @@ import onnxruntime
 import pytest
 
 from sparsyedge.benchmarks.simulate.torch_session import TorchSession
-from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.inference.delivery import write_models
 from sparsyedge.edge.inference.description import Origin
 from sparsyedge.edge.inference.eval_session import EvalSession
-from sparsyedge.edge.methods import METHODS
-from sparsyedge.edge.prune import prune_global
-from sparsyedge.edge.session import Session, choose_kind
-from sparsyedge.edge.sparse_session import SparseSession
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.methods import METHODS
+from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State
-from sparsyedge.export.verify import verify
+from sparsyedge.edge.training.dense_session import DenseSession
+from sparsyedge.edge.training.session import Session, choose_kind
+from sparsyedge.edge.training.sparse_session import SparseSession
+from sparsyedge.export.agreement import verify
 
 Export = Callable[..., Artifacts]
 

@@ -19,18 +19,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.data import Dataset, load
-from sparsyedge.edge.dense_session import DenseSession
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.onnx_runtime import session_options
-from sparsyedge.edge.prune import prune_global
-from sparsyedge.edge.session import Session
-from sparsyedge.edge.sparse_session import SparseSession
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.trainer import LocalJob, train
+from sparsyedge.edge.training.dense_session import DenseSession
+from sparsyedge.edge.training.onnx_runtime import session_options
+from sparsyedge.edge.training.session import Session
+from sparsyedge.edge.training.sparse_session import SparseSession
+from sparsyedge.edge.training.trainer import LocalJob, train
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.cli import make_method
+from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import ReferenceStep, reference_step
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import sparse_layers as layers
+from fixtures.repository import REPOSITORY
 from fixtures.sparse_layers import Case, Results
 
-REPOSITORY = Path(__file__).parents[2]
 TOOLS = ("aarch64-linux-gnu-g++", "qemu-aarch64-static")
 SYSROOT = "/usr/aarch64-linux-gnu"
 CPUS = ("cortex-a53", "cortex-a72")  # of a Raspberry Pi 3 and a 4

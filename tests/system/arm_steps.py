@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.sparse_session import SparseSession
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.training.sparse_session import SparseSession
 
 RATE = 1.0
 

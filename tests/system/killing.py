@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.faults import CRASH_POINTS, CRASH_VARIABLE, EXIT_CODE
 

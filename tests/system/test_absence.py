@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from fixtures.broker import Broker
 
-from sparsyedge.edge.link import Link, Received
-from sparsyedge.edge.messages import DeviceStatus, Topics, decode
+from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, decode
+from sparsyedge.edge.protocol.mqtt import Link, Received
 
 pytestmark = [pytest.mark.slow, pytest.mark.mosquitto]
 
@@ -32,9 +32,9 @@ TOPICS = Topics("lab")
 DEVICE = """
 import signal
 import sys
-from sparsyedge.edge.courier import Courier, Member, offline_status
-from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Topics
+from sparsyedge.edge.device.courier import Courier, Member, offline_status
+from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.messages import Topics
 
 port, name, topics = int(sys.argv[1]), sys.argv[2], Topics("lab")
 link = Link("127.0.0.1", port, identity=name, will=(topics.status(name), offline_status("b")))

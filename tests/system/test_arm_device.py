@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsyedge.coordinator.store import Store
-from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.checkpoint import read_initial_state
-from sparsyedge.edge.prune import prune_global
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.cli import make_method
+from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 from sparsyedge.hardware.arm.tree import SITE, emulated
 

@@ -18,10 +18,10 @@ import pytest
 from fixtures import flood
 from fixtures.secured import login_of
 
-from sparsyedge.coordinator.authority import Authority
-from sparsyedge.coordinator.enrolment import serving
-from sparsyedge.coordinator.mosquitto import MAX_NEWCOMERS, PID_NAME
-from sparsyedge.edge.enrol import enrol
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.enrolment_service import serving
+from sparsyedge.coordinator.authority.mosquitto import MAX_NEWCOMERS, PID_NAME
+from sparsyedge.edge.commands.enrol_command import enrol
 
 pytestmark = pytest.mark.mosquitto
 

@@ -18,18 +18,18 @@ from typing import get_args
 import numpy as np
 import onnxruntime
 import pytest
+from fixtures.repository import REPOSITORY
 from numpy.typing import NDArray
 from PIL import Image
 
-from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.data import load
-from sparsyedge.edge.energy import Kind
+from sparsyedge.edge.device.energy import Kind
 from sparsyedge.edge.errors import RunError
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.cli import make_method
+from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 
-REPOSITORY = Path(__file__).parents[2]
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
 LIMIT_S = 120.0
 DEVICES = 3

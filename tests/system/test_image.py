@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 from sparsyedge.edge.data import load
-from sparsyedge.edge.enrolment import DEVICE_FILE_NAME
-from sparsyedge.hardware.arm.image import IMAGE_NAME, INITRAMFS_NAME, KERNEL_NAME
-from sparsyedge.hardware.flash.image import boot_volume
+from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME
+from sparsyedge.hardware.arm.debian_image import IMAGE_NAME, INITRAMFS_NAME, KERNEL_NAME
+from sparsyedge.hardware.flash.stock_image import boot_volume
 
 WORK = Path(os.environ.get("SPARSYEDGE_IMAGE_DIR", "build/image")).resolve()
 HOST = "10.0.2.2"

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 from fixtures.secured import make_authority, make_member, start_broker
 
-from sparsyedge.coordinator import certificates, mosquitto
-from sparsyedge.coordinator.authority import Authority
-from sparsyedge.coordinator.revocation import revoke
-from sparsyedge.edge import link as link_module
-from sparsyedge.edge import refusal
+from sparsyedge.coordinator.authority import certificates, mosquitto
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.edge.errors import LinkError
-from sparsyedge.edge.link import Connected, Link
-from sparsyedge.edge.messages import Topics
-from sparsyedge.edge.refusal import retry_delay_s
-from sparsyedge.edge.tls import Tls
+from sparsyedge.edge.protocol import broker_refusal as refusal
+from sparsyedge.edge.protocol import mqtt as link_module
+from sparsyedge.edge.protocol.broker_refusal import retry_delay_s
+from sparsyedge.edge.protocol.messages import Topics
+from sparsyedge.edge.protocol.mqtt import Connected, Link
+from sparsyedge.edge.protocol.tls import Tls
 
 pytestmark = pytest.mark.mosquitto
 

@@ -17,13 +17,13 @@ from fixtures.secured import login_of, make_authority, make_member
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from sparsyedge.coordinator import mosquitto
-from sparsyedge.coordinator.authority import Authority
-from sparsyedge.coordinator.revocation import revoke
+from sparsyedge.coordinator.authority import mosquitto
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.edge.errors import LinkError
-from sparsyedge.edge.link import Link
-from sparsyedge.edge.messages import Topics
-from sparsyedge.edge.tls import Tls, client_context
+from sparsyedge.edge.protocol.messages import Topics
+from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.tls import Tls, client_context
 
 pytestmark = pytest.mark.mosquitto
 
@@ -314,7 +314,7 @@ def test_a_revoked_device_does_not_come_back_through_a_tls_session_that_it_kept(
 def test_a_ban_alone_stops_a_connection_that_is_still_open(
     secured: Authority, coordinator: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparsyedge.coordinator.revocation._take_place", lambda *_: False)
+    monkeypatch.setattr("sparsyedge.coordinator.authority.revocation._take_place", lambda *_: False)
     tls = make_member(secured, "pi-01", tmp_path / "pi-01").tls
     with probe(secured.settings.port, tls) as live:
         live.subscribe("se/v1/lab/#")

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from fixtures.secured import free_ports
 
-from sparsyedge.coordinator.authority import Authority
-from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
-from sparsyedge.edge.link import Received
+from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.cli import make_method
+from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")

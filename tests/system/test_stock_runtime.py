@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.repository import REPOSITORY
 
-from sparsyedge.coordinator.store import Store
+from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.native import codec_path, library_path
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.cli import make_method
+from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 
-REPOSITORY = Path(__file__).parents[2]
 FOLDERS = ("edge", "coordinator", "hardware")
 LIMIT_S = 180.0
 ROUNDS = 2

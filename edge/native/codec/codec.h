@@ -15,7 +15,7 @@
 
 #define SE_CODEC_API extern "C" __attribute__((visibility("default")))
 
-// Every function returns a count, or 0, or one of these, which edge/codec.py turns into sentences.
+// Every function returns a count, or 0, or one of these, which edge/wire/native_codec.py turns into sentences.
 enum Status : int64_t {
   kTruncated = -1,        // the bits end before the positions do
   kBeyondEnd = -2,        // a position lies outside its tensor, or positions do not increase
@@ -26,7 +26,7 @@ enum Status : int64_t {
   kNotFinite = -7,        // a difference is NaN or infinite, or so is a scale
 };
 
-// Grows when a function changes its arguments or what it computes; edge/codec.py refuses a library of another version.
+// Grows when a function changes its arguments or what it computes; edge/wire/native_codec.py refuses a library of another version.
 SE_CODEC_API int64_t se_codec_version();
 
 // ---- masks ----------------------------------------------------------------------------------------------------------

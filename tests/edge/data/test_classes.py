@@ -12,17 +12,17 @@ import pytest
 from fixtures.fake_coordinator import Coordinator, FakeSession, manifest, round_task, samples
 from numpy.typing import NDArray
 
-from sparsyedge.edge import agent as agent_module
-from sparsyedge.edge.agent import Agent
-from sparsyedge.edge.artifacts import Manifest, decode_manifest
+from sparsyedge.edge.commands.edge_command import load_data
 from sparsyedge.edge.config import DataConfig
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.data.classes import fit_to_classes, fit_to_model
-from sparsyedge.edge.device import load_data
+from sparsyedge.edge.device import agent as agent_module
+from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.errors import ArtifactError, DataError
-from sparsyedge.edge.messages import DeviceStatus, decode
+from sparsyedge.edge.model.artifacts import Manifest, decode_manifest
+from sparsyedge.edge.protocol.chunks import blob_of
+from sparsyedge.edge.protocol.messages import DeviceStatus, decode
 from sparsyedge.edge.tensors import FloatArray
-from sparsyedge.edge.transfer import blob_of
 
 CLOTHES = ("coat", "dress", "trouser", "tshirt")
 

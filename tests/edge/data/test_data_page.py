@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fixtures.repository import DOCS
 
 from sparsyedge.edge.data import Form, form_of, load
 
-PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+PAGE = (DOCS / "data.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from sparsyedge.coordinator.cohort import sample_cohort
+from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.edge.data import lda_partition
 from sparsyedge.edge.errors import DataError
 

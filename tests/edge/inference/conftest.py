@@ -13,8 +13,8 @@ import pytest
 from fixtures.linear_images import CLASSES, FEATURES, SAMPLE, Make
 from onnx import TensorProto, helper, numpy_helper
 
-from sparsyedge.edge.artifacts import MANIFEST_VERSION, Artifacts, File, Manifest, Parameter
-from sparsyedge.edge.methods import Method
+from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, File, Manifest, Parameter
+from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.tensors import State, model_id
 

@@ -18,11 +18,11 @@ from fixtures.linear_images import FEATURES, ORIGIN, SAMPLE, Make
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from sparsyedge.edge.artifacts import Artifacts, Parameter, SampleType
-from sparsyedge.edge.checkpoint import read_initial_state
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.inference.delivery import Weight, pieces_of, write_models
-from sparsyedge.edge.reparametrise import power
+from sparsyedge.edge.model.artifacts import Artifacts, Parameter, SampleType
+from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.model.reparametrise import power
 from sparsyedge.edge.tensors import FloatArray, State, dense_bytes
 
 TYPES: tuple[SampleType, ...] = ("uint8", "int16", "float32")
@@ -191,8 +191,8 @@ import sys
 for name in ("onnx", "torch", "google", "google.protobuf"):
     sys.modules[name] = None
 from pathlib import Path
-from sparsyedge.edge.artifacts import Artifacts
-from sparsyedge.edge.checkpoint import read_initial_state
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.inference.delivery import write_models
 from sparsyedge.edge.inference.description import Origin
 artifacts = Artifacts.load(Path(sys.argv[1]))

@@ -16,9 +16,9 @@ from onnx import numpy_helper
 from PIL import Image
 
 from sparsyedge.edge import cli
-from sparsyedge.edge.artifacts import Parameter
 from sparsyedge.edge.inference.delivery import write_models
 from sparsyedge.edge.inference.inputs import recoloured
+from sparsyedge.edge.model.artifacts import Parameter
 from sparsyedge.edge.tensors import State
 
 NAMES = ("trouser", "shoe", "hat", "Å")

@@ -11,9 +11,9 @@ import pytest
 from fixtures.linear_images import ORIGIN, Make
 from onnx import TensorProto, helper
 
-from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.inference.delivery import check_deliverable, write_models
+from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.tensors import State
 
 Alter = Callable[[onnx.ModelProto], object]

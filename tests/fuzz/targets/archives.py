@@ -10,7 +10,7 @@ from pathlib import Path
 from fuzz.target import require_sentence
 
 from sparsyedge.edge.errors import FlashError
-from sparsyedge.hardware.flash.image import unpack
+from sparsyedge.hardware.flash.stock_image import unpack
 
 # A file per input would wear out a disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
-from sparsyedge.coordinator.certificates import read_csr
+from sparsyedge.coordinator.authority.certificates import read_csr
 from sparsyedge.edge.errors import SecurityError
 
 DEVICE = "pi-01"

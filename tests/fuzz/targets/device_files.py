@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from sparsyedge.edge.commands.enrol_command import _config, _toml
 from sparsyedge.edge.config import DataConfig, DeviceConfig, PartitionConfig, read_section
-from sparsyedge.edge.enrol import _config, _toml
-from sparsyedge.edge.enrolment import DeviceFile, parse_device_file
 from sparsyedge.edge.errors import SecurityError
+from sparsyedge.edge.security.enrolment_messages import DeviceFile, parse_device_file
 
 HONEST = DeviceFile(
     version=1,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import numpy as np
 from fixtures.forgeries import SHAPES, Forgery, base
+from fixtures.repository import GOLDEN
 
+from sparsyedge.edge.commands.frame_command import describe
 from sparsyedge.edge.errors import FrameError
-from sparsyedge.edge.frame_cli import describe
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.wire import decode_frame, decode_lazily, encode_frame, read_header
+from sparsyedge.edge.wire.frame import decode_frame, decode_lazily, encode_frame, read_header
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 MODELS: list[tuple[dict[str, tuple[int, ...]], State]] = [
     (SHAPES, base()),
     (

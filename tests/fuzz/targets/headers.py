@@ -10,7 +10,7 @@ import zstandard
 from fixtures.forgeries import FORGERIES, SHAPES, Forgery, base
 from fuzz.targets.frames import check_frame
 
-from sparsyedge.edge.frame import MAGIC, PREFIX
+from sparsyedge.edge.wire.envelope import MAGIC, PREFIX
 
 SECTIONS = Forgery()
 TAIL = SECTIONS.masks + SECTIONS.weight_values + SECTIONS.other_values

@@ -19,15 +19,15 @@ from fuzz.sparse_file import SparseFile
 from fuzz.target import require_sentence
 from fuzz.targets.device_files import HONEST
 
-from sparsyedge.edge.enrolment import DEVICE_FILE_NAME
 from sparsyedge.edge.errors import FlashError
-from sparsyedge.edge.wheel_list import LIST_HEADER, LIST_NAME
+from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME
+from sparsyedge.edge.security.wheel_list import LIST_HEADER, LIST_NAME
 from sparsyedge.hardware.flash.card import _write_all
 from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import card_files, cloud_init_files, firstrun_files
-from sparsyedge.hardware.flash.image import identify
 from sparsyedge.hardware.flash.partitions import boot_partition
-from sparsyedge.hardware.flash.verify import inspect_volume
+from sparsyedge.hardware.flash.read_back import inspect_volume
+from sparsyedge.hardware.flash.stock_image import identify
 
 OURS = "sparsyedge/wheels/sparsyedge-0.1.0-py3-none-any.whl"
 WHEEL = b"wheel" * 300

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from fuzz.targets.messages import OFFER, REPORT, SHA, STATUS
 
-from sparsyedge.coordinator.inbox import MAX_NUMBER, Chunk, Garbage, Kept, OfferMade, Reported, StatusChanged, read
-from sparsyedge.edge.link import Received
-from sparsyedge.edge.messages import Report, Topics, encode
+from sparsyedge.coordinator.fleet.inbox import (
+    MAX_NUMBER,
+    Chunk,
+    Garbage,
+    Kept,
+    OfferMade,
+    Reported,
+    StatusChanged,
+    read,
+)
+from sparsyedge.edge.protocol.messages import Report, Topics, encode
+from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import MAX_TEXT
 
 TOPICS = Topics("lab")

@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from sparsyedge.edge.energy import PhaseCost
-from sparsyedge.edge.enrolment import Enrolled, EnrolRequest, NotEnrolled
+from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import FrameError
-from sparsyedge.edge.messages import (
+from sparsyedge.edge.protocol.messages import (
     Accepted,
     Blob,
     Catalogue,
@@ -26,6 +25,7 @@ from sparsyedge.edge.messages import (
     decode_reply,
     encode,
 )
+from sparsyedge.edge.security.enrolment_messages import Enrolled, EnrolRequest, NotEnrolled
 
 SHA = "ab" * 32
 BLOB = Blob(sha256=SHA, bytes=200_000)

@@ -14,12 +14,12 @@ from fixtures.stock_images import ARMHF, BOOKWORM, TRIXIE, format_fat32, stock_i
 from fixtures.wheelhouses import a_wheelhouse, a_wheelhouse_for_all
 
 from sparsyedge.edge.config import DataConfig
-from sparsyedge.edge.enrolment import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.hardware.flash.card import CardPlan, device_names, make_cards
 from sparsyedge.hardware.flash.first_boot import Wifi
-from sparsyedge.hardware.flash.image import boot_volume
-from sparsyedge.hardware.flash.verify import inspect_card
+from sparsyedge.hardware.flash.read_back import inspect_card
+from sparsyedge.hardware.flash.stock_image import boot_volume
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TOKEN = "9oJbN0iXW3yq2m8nZ5y7cQ4rT1uV6wX0aB3dE5fG7hI"

@@ -15,7 +15,7 @@ from fixtures.stock_images import BOOKWORM, CLUSTERS, RESERVED, SECTOR, START, T
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.hardware.flash.card import _write_all
 from sparsyedge.hardware.flash.first_boot import card_files, firstrun_files
-from sparsyedge.hardware.flash.image import boot_volume, identify
+from sparsyedge.hardware.flash.stock_image import boot_volume, identify
 
 TABLE = (START + RESERVED) * SECTOR
 DATA = (START + RESERVED + 2 * TABLE_SECTORS) * SECTOR

@@ -10,7 +10,7 @@ from fixtures.stock_images import CLUSTERS, SECTOR, START, format_fat32
 
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.hardware.flash.fat import FatVolume
-from sparsyedge.hardware.flash.image import boot_volume
+from sparsyedge.hardware.flash.stock_image import boot_volume
 
 LONG = "onnxruntime-1.23.2-cp313-cp313-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl"
 

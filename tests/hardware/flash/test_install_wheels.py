@@ -14,9 +14,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fixtures.wheelhouses import add_installable_wheel
 
-from sparsyedge.edge.enrolment import DeviceFile, write_device_file
+from sparsyedge.edge.security.enrolment_messages import DeviceFile, write_device_file
 from sparsyedge.hardware import flash
-from sparsyedge.hardware.flash.wheel_list import device_wheels
+from sparsyedge.hardware.flash.wheel_hashes import device_wheels
 
 SCRIPT = Path(flash.__file__).with_name("card") / "install_wheels.sh"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"

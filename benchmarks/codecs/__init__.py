@@ -1,0 +1,1 @@
+"""`sparsyedge bench codecs`: what each codec costs in accuracy."""

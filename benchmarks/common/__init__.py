@@ -1,0 +1,1 @@
+"""What several benchmarks share: the machine they ran on, paired intervals, progress on a terminal."""

@@ -1,0 +1,1 @@
+"""`sparsyedge demo`: a broker, a coordinator and device processes on this machine."""

@@ -1,0 +1,120 @@
+"""An MQTT broker as a process of its own, so that a demo needs nothing but pip; anything real uses Mosquitto."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from sparsyedge.edge.errors import LinkError
+
+__all__ = ["LocalBroker", "free_port"]
+
+LOOPBACK = "127.0.0.1"
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 10.0
+POLL_S = 0.05
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class LocalBroker:
+    """An amqtt broker on a loopback port that lives as long as the `with` block, or from `start` to `stop`.
+
+    It forgets everything when it stops. It ends by itself when the process that started it dies.
+    """
+
+    def __init__(self, port: int | None = None) -> None:
+        self.host = LOOPBACK
+        self.port = free_port() if port is None else port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the process and wait until it listens."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sparsyedge.benchmarks.demo.broker", str(self.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C reaches the demo alone, which then ends its parts in order.
+            start_new_session=True,
+        )
+        try:
+            self._await_listener(self._process)
+        except LinkError:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the process; it does nothing for a broker that is not running."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # It keeps nothing, so there is nothing to lose: amqtt's own shutdown may wait for its clients' keepalive.
+        process.kill()
+        process.communicate(timeout=STOP_LIMIT_S)
+
+    def _await_listener(self, process: subprocess.Popen[bytes]) -> None:
+        until_s = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < until_s and process.poll() is None:
+            try:
+                socket.create_connection((self.host, self.port), timeout=1.0).close()
+            except OSError:
+                time.sleep(POLL_S)
+            else:
+                return
+        state = "does not listen" if process.poll() is None else f"ended with exit code {process.returncode}"
+        raise LinkError(
+            f"the demo's own broker {state} on {self.host}:{self.port} after at most {START_LIMIT_S:.0f} s; "
+            f"`{sys.executable} -m sparsyedge.benchmarks.demo.broker {self.port}` shows why"
+        )
+
+
+async def _serve(port: int) -> None:
+    """Serve until standard input ends, which it does at the latest when the parent process dies."""
+    from amqtt.broker import Broker
+
+    # It takes each refused MQTT 5 connect for an error, even an unhandled one; our link expects it and falls back.
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    broker = Broker(_config(port))
+    await broker.start()
+    await asyncio.to_thread(sys.stdin.buffer.read)
+
+
+def _config(port: int) -> dict[str, Any]:
+    return {
+        "listeners": {"default": {"type": "tcp", "bind": f"{LOOPBACK}:{port}"}},
+        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+    }
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m sparsyedge.benchmarks.demo.broker", description=__doc__)
+    parser.add_argument("port", type=int)
+    logging.getLogger("transitions").setLevel(logging.CRITICAL)
+    asyncio.run(_serve(parser.parse_args().port))
+
+
+if __name__ == "__main__":
+    _main()

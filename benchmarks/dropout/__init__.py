@@ -1,0 +1,1 @@
+"""`sparsyedge bench dropout`: accuracy when devices are lost in every round."""

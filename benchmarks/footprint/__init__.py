@@ -1,0 +1,1 @@
+"""`sparsyedge bench footprint`: a device's install, on disk and in memory."""

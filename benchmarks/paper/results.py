@@ -1,0 +1,166 @@
+"""Run one setting, or read what an earlier run of it left: a small JSON document with the figures of every round."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparsyedge.benchmarks.common.machine import machine
+from sparsyedge.benchmarks.paper.settings import Setting
+from sparsyedge.benchmarks.simulate import Backend, read_data_used, simulate
+from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.coordinator.record.metrics import CLASS_PREFIX, LAYER_PREFIX, LEVEL_PREFIX
+from sparsyedge.coordinator.record.observer import Observer
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["figures", "read_result", "run_config", "run_setting"]
+
+LATE_SHARE = 0.5
+"""Evaluations of the last half of the rounds make up `late_accuracy`: with few labels per device one says little."""
+
+
+def run_setting(
+    setting: Setting,
+    directory: Path,
+    *,
+    data_dir: str | None,
+    observer: Observer,
+    workers: int | None = None,
+    backend: Backend = "ort",
+) -> dict[str, Any]:
+    """The result of a setting; read where it is there, and gone on with where an earlier attempt was cut short."""
+    suffix = "" if backend == "ort" else f".{backend}"
+    path = directory / f"{setting.key}{suffix}.json"
+    if path.is_file():
+        return read_result(path)
+    config = run_config(setting, directory / f"runs{suffix}", data_dir=data_dir)
+    summary = simulate(config, workers=workers, backend=backend, observer=observer)
+    with closing(Store.open(config.run_path)) as store:
+        metrics = store.metrics()
+    rounds = [_round(msgspec.to_builtins(record), metrics.get(record.round, {})) for record in summary.rounds]
+    result = {
+        "setting": msgspec.to_builtins(setting),
+        "backend": backend,
+        "machine": machine(),
+        "data": msgspec.to_builtins(read_data_used(config.run_path)),
+        "model_id": summary.run.model_id,
+        "layer_sparsity": _layers(metrics.get(setting.rounds, {})),
+        "rounds": rounds,
+        "figures": figures(rounds),
+    }
+    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
+    return result
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result from disk; raises DataError where the file is none."""
+    try:
+        result = json.loads(path.read_text())
+        result["figures"], result["setting"], result["rounds"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is no result of `bench paper` ({error!r}); remove it to run its setting again"
+        ) from error
+    return result  # type: ignore[no-any-return]
+
+
+def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> RunConfig:
+    """The run of a setting, in a folder of its own; artifacts are shared between runs that start from the same ones."""
+    run_dir = directory / setting.key
+    start = msgspec.json.encode((setting.dataset, setting.model, setting.method, setting.width, setting.seed))
+    return RunConfig(
+        name=setting.key[:63],
+        artifacts=str(directory / "artifacts" / hashlib.sha256(start).hexdigest()[:16]),
+        run_dir=str(run_dir),
+        dataset=setting.dataset,
+        data_dir=data_dir,
+        rounds=setting.rounds,
+        cohort_size=setting.cohort,
+        epochs=setting.epochs,
+        batch_size=setting.batch_size,
+        learning_rate=LearningRateConfig(start=setting.learning_rate, end=setting.last_learning_rate),
+        seed=setting.seed,
+        eval_every=setting.eval_every,
+        method=setting.method,
+        simulation=SimulationConfig(
+            devices=setting.devices,
+            alpha=setting.alpha,
+            # At small widths our own ops are twice as fast as the training API, even on all weights.
+            runtime="stock",
+            export=ExportConfig(model=setting.model, width=setting.width, seed=setting.seed),
+        ),
+    )
+
+
+def figures(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What tables show of a run; None where nothing was measured."""
+    accuracies = [(row["round"], row["test_accuracy"]) for row in rounds if row.get("test_accuracy") is not None]
+    late = [accuracy for number, accuracy in accuracies if number > (1 - LATE_SHARE) * len(rounds)]
+    updates = sum(row["updates"] for row in rounds)
+    values = sum(row["nonzeros_down"] + row["nonzeros_up"] for row in rounds)
+    moved = sum(row["bytes_down"] + row["bytes_up"] for row in rounds)
+    dense_bytes = rounds[0]["dense_bytes"]
+    # From round 2 on: the first one starts from dense weights, of which any mask is a part.
+    later = rounds[1:]
+    return {
+        "accuracy": accuracies[-1][1] if accuracies else None,
+        "late_accuracy": sum(late) / len(late) if late else None,
+        "best_accuracy": max((accuracy for _, accuracy in accuracies), default=None),
+        "sparsity": rounds[-1]["global_sparsity"],
+        "fewer_values": 2 * updates * dense_bytes / 4 / values if values else None,
+        "fewer_bytes": 2 * updates * dense_bytes / moved if moved else None,
+        "regrown_devices": _mean([row.get("regrown_devices") for row in later]),
+        "regrown_global": _mean([row.get("regrown_global") for row in later]),
+        "mask_iou": _mean([row.get("mask_iou") for row in later]),
+        "nestedness": _mean([row.get("nestedness") for row in later]),
+        "mask_agreement": _mean([row.get("mask_agreement") for row in later]),
+        "l2_global": rounds[-1].get("l2_global"),
+        "cosine_global": rounds[-1].get("cosine_global"),
+        "l2_round": _mean([row.get("l2_round") for row in later]),
+        "cosine_round": _mean([row.get("cosine_round") for row in later]),
+        "l2_device": _mean([row.get("l2_device_mean") for row in later]),
+        "cosine_device": _mean([row.get("cosine_device_mean") for row in later]),
+        **_at_highest_target(rounds[-1]),
+    }
+
+
+def _at_highest_target(last: Mapping[str, Any]) -> dict[str, float | None]:
+    """The last model's accuracy when it is pruned to the highest target, where groups have targets of their own."""
+    targets = [name for name in last if name.startswith(LEVEL_PREFIX)]
+    highest = max(targets, key=lambda name: float(name.removeprefix(LEVEL_PREFIX)), default=None)
+    return {} if highest is None else {"accuracy_sparsest": last[highest]}
+
+
+def _round(record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    """What is kept of a round: figures of single layers and classes would make a result large."""
+    kept = {
+        name: _number(value) for name, value in metrics.items() if not name.startswith((LAYER_PREFIX, CLASS_PREFIX))
+    }
+    return record | kept
+
+
+def _layers(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {
+        name.removeprefix(LAYER_PREFIX): _number(value)
+        for name, value in metrics.items()
+        if name.startswith(LAYER_PREFIX)
+    }
+
+
+def _number(value: float) -> float | None:
+    """Rounded to what a table can use; JSON has no NaN."""
+    return None if math.isnan(value) else float(f"{value:.6g}")
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

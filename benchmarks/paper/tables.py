@@ -1,0 +1,180 @@
+"""An experiment's results as a table: ours beside the paper's, with seeds and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sparsyedge.benchmarks.common.paired import Interval, mean_interval, paired_difference
+from sparsyedge.benchmarks.paper.experiments import Experiment, Row
+
+__all__ = ["HEADINGS", "as_document", "print_experiment"]
+
+HEADINGS = {
+    "accuracy": "accuracy",
+    "late_accuracy": "late\nacc.",
+    "best_accuracy": "best\nacc.",
+    "accuracy_sparsest": "acc. of\nsparsest",
+    "sparsity": "sparsity",
+    "fewer_values": "fewer\nvalues",
+    "fewer_bytes": "fewer\nbytes",
+    "regrown_devices": "regrown\ndevices",
+    "regrown_global": "regrown\nglobal",
+    "mask_iou": "mask\nIoU",
+    "nestedness": "nestedness",
+    "mask_agreement": "mask\nagreement",
+    "l2_global": "L2\nglobal",
+    "cosine_global": "cosine\nglobal",
+    "l2_round": "L2\nround",
+    "cosine_round": "cosine\nround",
+    "l2_device": "L2\ndevice",
+    "cosine_device": "cosine\ndevice",
+}
+"""How figures are called in print, in words so short that seven of them fit 80 columns; JSON has the keys."""
+PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "accuracy_sparsest", "sparsity")
+NEAR_ONE = ("mask_iou", "nestedness", "mask_agreement", "cosine_global", "cosine_round", "cosine_device")
+"""Two places would make 1.00 of most of them."""
+COMPARED = ("accuracy", "late_accuracy")
+"""What methods are set against each other by, seed by seed: runs of one seed share cohorts and batches."""
+
+Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
+
+
+def print_experiment(console: Console, experiment: Experiment, results: Results) -> None:
+    """The table and what has to be known to read it."""
+    table = _table(experiment, results, apart=" ")
+    unlimited = console.options.update_width(1000)
+    if console.measure(table, options=unlimited).maximum > console.width:
+        # Intervals take a line of their own; what is still too wide is taken from the labels, at words.
+        table = _table(experiment, results, apart="\n")
+    console.print(table)
+    if experiment.note:
+        console.print(experiment.note, highlight=False)
+    # All rows have the same ones.
+    seeds = len(results[0][1])
+    over = f"means of {seeds} seeds with 95 % intervals (Student's t)" if seeds > 1 else "one seed"
+    console.print(f"{over}; accuracies are in percent", highlight=False)
+    for line in _data_used(results):
+        console.print(line, highlight=False)
+    for (label, other), columns in groupby(_differences(results), key=lambda each: (each.label, each.other)):
+        console.print(f"{label} - {other}:", highlight=False)
+        for each in columns:
+            console.print(f"  {_gain(each)}", highlight=False)
+
+
+def _data_used(results: Results) -> list[str]:
+    """What the runs were made with: a name may stand for a subset, and figures of that for the whole."""
+    documents = [document for _, each in results for document in each if document.get("data")]
+    used = {
+        (document["setting"]["dataset"], document["data"]["train"], document["data"]["test"]) for document in documents
+    }
+    return [f"{dataset}: {train:,} samples for training, {test:,} for testing" for dataset, train, test in sorted(used)]
+
+
+def _table(experiment: Experiment, results: Results, *, apart: str) -> Table:
+    """Ours with the paper's below; `apart` stands between a mean and its interval."""
+    table = Table(
+        title=experiment.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    table.add_column("", overflow="fold")
+    for column in experiment.columns:
+        table.add_column(HEADINGS[column], justify="right", no_wrap=True)
+    for row, documents in results:
+        cells = []
+        for column in experiment.columns:
+            ours = _cell(column, [document["figures"].get(column) for document in documents], apart=apart)
+            cells.append(f"{ours}\npaper {row.paper[column]}" if column in row.paper else ours)
+        table.add_row(row.label, *cells)
+    return table
+
+
+def _gain(each: _Difference) -> str:
+    name, gain = HEADINGS[each.column].replace("\n", " "), each.gain
+    return f"{name} {gain.mean:+.2f} points ({gain.low:+.2f}..{gain.high:+.2f}), paired over {gain.count} seeds"
+
+
+def as_document(name: str, experiment: Experiment, results: Results, *, scale: str) -> dict[str, Any]:
+    """The same as one JSON document."""
+    rows = []
+    for row, documents in results:
+        figures = {}
+        for column in experiment.columns:
+            values = [value for document in documents if (value := document["figures"].get(column)) is not None]
+            known = mean_interval(values) if values else None
+            figures[column] = {
+                "mean": known and known.mean,
+                "half_width_95": known.half_width if known is not None and known.count > 1 else None,
+                "values": values,
+            }
+        rows.append(
+            {"label": row.label, "figures": figures, "paper": row.paper, "settings": [d["setting"] for d in documents]}
+        )
+    differences = [
+        {
+            "row": each.label,
+            "minus": each.other,
+            "figure": each.column,
+            "points": each.gain.mean,
+            "low_95": each.gain.low,
+            "high_95": each.gain.high,
+            "seeds": each.gain.count,
+        }
+        for each in _differences(results)
+    ]
+    return {
+        "experiment": name,
+        "title": experiment.title,
+        "scale": scale,
+        "note": experiment.note,
+        "rows": rows,
+        "differences": differences,
+    }
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """How far SparsyFed is ahead of another method, in points."""
+
+    label: str
+    other: str
+    column: str
+    gain: Interval
+
+
+def _differences(results: Results) -> Iterator[_Difference]:
+    """SparsyFed minus every other row of its data and sparsity; nothing where there is one seed."""
+    for row, documents in results:
+        if row.method.name != "sparsyfed" or len(documents) < 2:
+            continue
+        for other, others in results:
+            if other is row or _place(other) != _place(row):
+                continue
+            for column in COMPARED:
+                pairs = [
+                    (100 * ours["figures"][column], 100 * theirs["figures"][column])
+                    for ours, theirs in zip(documents, others, strict=True)
+                    if None not in (ours["figures"].get(column), theirs["figures"].get(column))
+                ]
+                if len(pairs) >= 2:
+                    yield _Difference(row.label, other.label, column, paired_difference(*zip(*pairs, strict=True)))
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row.dataset, row.alpha, row.devices, row.model, row.width, row.method.sparsity, row.method.sparsities
+
+
+def _cell(column: str, values: Sequence[float | None], *, apart: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    factor = 100 if column in PERCENT else 1
+    interval = mean_interval([factor * value for value in known])
+    places = 3 if column in NEAR_ONE else 2 if abs(interval.mean) < 1000 else 0
+    text = f"{interval.mean:,.{places}f}"
+    return text if interval.count < 2 else f"{text}{apart}± {interval.half_width:,.{places}f}"

@@ -1,0 +1,1 @@
+"""`sparsyedge bench runtime`: a step in any onnxruntime against onnxruntime-training's API."""

@@ -1,0 +1,56 @@
+"""The artifacts of a simulation: those that are there, or new ones where the config says how to make them."""
+
+from __future__ import annotations
+
+from sparsyedge.coordinator.config import ExportConfig, RunConfig
+from sparsyedge.edge.data import Dataset, form_of
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, Manifest
+from sparsyedge.edge.model.methods import MethodConfig, method_of
+
+__all__ = ["ensure_artifacts"]
+
+
+def ensure_artifacts(config: RunConfig, dataset: Dataset) -> Artifacts:
+    """The run's artifacts, made for the data set where there are none.
+
+    Raises ConfigError where those on disk are not the ones that the config describes.
+    """
+    directory = config.artifacts_path
+    wanted = config.simulation.export if config.simulation else None
+    if wanted is not None and not (directory / MANIFEST_NAME).is_file():
+        try:
+            return _export(config, wanted, dataset)
+        except ConfigError:
+            # A run that shares the folder may have been faster: its artifacts will do, if they are those wanted.
+            if not (directory / MANIFEST_NAME).is_file():
+                raise
+    artifacts = Artifacts.load(directory)
+    if wanted is not None:
+        _compare(artifacts.manifest, wanted, str(directory))
+    return artifacts
+
+
+def _export(config: RunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
+    # Imported on use: torch is not needed to simulate with artifacts that are there.
+    from sparsyedge.export.command import export_model, model_for
+    from sparsyedge.export.models import ModelSpec
+
+    spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
+    method = method_of(config.method or MethodConfig())
+    artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed)
+    return artifacts
+
+
+def _compare(manifest: Manifest, wanted: ExportConfig, directory: str) -> None:
+    pairs = {
+        "model": (manifest.model, wanted.model or manifest.model),
+        "width": (manifest.width, wanted.width),
+        "seed": (manifest.seed, wanted.seed),
+    }
+    for key, (found, asked) in pairs.items():
+        if found != asked:
+            raise ConfigError(
+                f"key `simulation.export.{key}` has value {asked!r}, the artifacts in {directory} were made with "
+                f"{found!r}; name another folder in `artifacts`, or remove this one"
+            )

@@ -1,0 +1,99 @@
+"""One simulated device: an agent as on a real device, with its folder, its share of the data and a given channel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sparsyedge.benchmarks.simulate.shares import Shares
+from sparsyedge.edge.data import Samples
+from sparsyedge.edge.device.agent import Agent
+from sparsyedge.edge.device.cache import Cache
+from sparsyedge.edge.device.courier import Courier, Member
+from sparsyedge.edge.device.energy import EnergyMeter, open_meter
+from sparsyedge.edge.device.pending_update import Outbox
+from sparsyedge.edge.protocol.channel import Channel
+from sparsyedge.edge.protocol.messages import Topics
+from sparsyedge.edge.training.open_session import Workbench
+from sparsyedge.edge.training.session import Runtime
+
+__all__ = ["BOOT_ID", "SOFTWARE", "Backend", "DeviceRoom", "Setup"]
+
+BOOT_ID = "simulated"
+SOFTWARE = "sparsyedge simulate"
+
+Backend = Literal["ort", "torch"]
+"""What takes the steps: the graphs that devices run, or the methods in plain torch."""
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker process must know to be any of the devices."""
+
+    fleet: str
+    devices_dir: str
+    shares_dir: str
+    threads: int
+    meter: str
+    runtime: Runtime | None = None
+    backend: Backend = "ort"
+    hostile: dict[str, str] = msgspec.field(default_factory=dict)
+    """Which devices attack the run, and how: a row of benchmarks/attacks/members.py."""
+
+
+class DeviceRoom:
+    """What the devices of one process share: the data on disk, the workbench and the meter."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.topics = Topics(setup.fleet)
+        self._devices_dir = Path(setup.devices_dir)
+        self._shares = Shares(Path(setup.shares_dir))
+        self._workbench = _workbench(setup)
+        self._hostile = setup.hostile
+        self._meter: EnergyMeter = open_meter(setup.meter)
+
+    def close(self) -> None:
+        """Stop the meter."""
+        self._meter.stop()
+
+    def agent(self, device: str, channel: Channel) -> tuple[Agent, Courier]:
+        """The device as it was left, ready to join over the channel."""
+        samples = self._shares.of(device)
+        if device in self._hostile:
+            return self._hostile_agent(device, channel, samples)
+        return self._agent(device, Courier(channel, self._member(device, samples)), samples, self._workbench)
+
+    def _hostile_agent(self, device: str, channel: Channel, samples: Samples) -> tuple[Agent, Courier]:
+        from sparsyedge.benchmarks.attacks.members import ATTACKS
+
+        attack = ATTACKS[self._hostile[device]]
+        samples = attack.poison(samples)
+        courier = attack.courier(channel, self._member(device, samples))
+        return self._agent(device, courier, samples, attack.workbench(self._workbench, device))
+
+    def _member(self, device: str, samples: Samples) -> Member:
+        return Member(device=device, topics=self.topics, boot_id=BOOT_ID, software=SOFTWARE, samples=len(samples))
+
+    def _agent(self, device: str, courier: Courier, samples: Samples, workbench: Workbench) -> tuple[Agent, Courier]:
+        folder = self._devices_dir / device
+        agent = Agent(
+            device,
+            courier,
+            samples=samples,
+            meter=self._meter,
+            cache=Cache(folder),
+            outbox=Outbox(folder / "outbox"),
+            workbench=workbench,
+            until_finished=True,
+        )
+        return agent, courier
+
+
+def _workbench(setup: Setup) -> Workbench:
+    if setup.backend == "ort":
+        return Workbench(threads=setup.threads, runtime=setup.runtime)
+    # Imported on use: torch takes seconds, and a simulation on the devices' runtime can do without it.
+    from sparsyedge.benchmarks.simulate.torch_session import TorchWorkbench
+
+    return TorchWorkbench(threads=setup.threads)

@@ -1,0 +1,168 @@
+"""One federated run on this machine: the data dealt out, the devices made up, the real coordinator in front of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sparsyedge.benchmarks.common.processes import watched
+from sparsyedge.benchmarks.simulate.agents import started_agents
+from sparsyedge.benchmarks.simulate.data_used import keep_to_data
+from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
+from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
+from sparsyedge.benchmarks.simulate.missing_artifacts import ensure_artifacts
+from sparsyedge.benchmarks.simulate.shares import label_mixes, write_shares
+from sparsyedge.benchmarks.simulate.simulated_device import Backend, Setup
+from sparsyedge.benchmarks.simulate.workers import started_workers
+from sparsyedge.coordinator.config import RunConfig, SimulationConfig, check_run_config
+from sparsyedge.coordinator.record.observer import Observer, SilentObserver
+from sparsyedge.coordinator.record.records import RunSummary
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.resume import check_same_run, finished_text
+from sparsyedge.coordinator.service import prepare
+from sparsyedge.edge.data import Dataset, check_classes, load
+from sparsyedge.edge.data.classes import fit_to_model
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
+from sparsyedge.edge.protocol.messages import Topics
+from sparsyedge.edge.storage import sha256_file
+
+__all__ = ["LinkKind", "simulate"]
+
+LinkKind = Literal["memory", "mqtt"]
+# Devices share a machine that may be slow, and here that is no reason to go on without one.
+PATIENCE_S = 7 * 86_400.0
+
+
+def simulate(
+    config: RunConfig,
+    *,
+    link: LinkKind = "memory",
+    workers: int | None = None,
+    drop: Drop | None = None,
+    backend: Backend = "ort",
+    hostile: Mapping[str, str] | None = None,
+    observer: Observer | None = None,
+    longer: bool = False,
+) -> RunSummary:
+    """Run to the end, or on to the end where the run directory holds the beginning; returns what was recorded.
+
+    `config.simulation` says which devices there are. `drop(round, device)` says who takes a task and is never heard of
+    again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
+    takes the devices' steps. With `longer`, a run that is there may go on for another number of rounds than it was
+    begun with; without, it is refused, since its figures would not be those of either number. `hostile` says which
+    devices attack the run, and how (benchmarks/attacks/members.py).
+    """
+    simulation = config.simulation
+    if simulation is None:
+        raise ConfigError("key `simulation` is missing; add a table [simulation] with `devices` to the run's config")
+    if drop is not None and link != "memory":
+        raise ConfigError("devices can be dropped with link `memory` alone")
+    config = _complete(config, simulation, link)
+    check_run_config(config)
+    observer = observer or SilentObserver()
+    if (finished := _finished(config, longer=longer)) is not None:
+        observer.note(finished_text(config))
+        return finished
+    dataset = _load_data(config, simulation)
+    keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
+    artifacts = ensure_artifacts(config, dataset)
+    train = fit_to_model(dataset.train, dataset.names, artifacts.manifest, owner=f"data set {dataset.name}")
+    count = min(workers or os.cpu_count() or 1, config.cohort_size)
+    with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
+        shares_dir = Path(scratch)
+        samples = write_shares(
+            train,
+            shares_dir,
+            devices=simulation.devices,
+            alpha=simulation.alpha,
+            seed=simulation.partition_seed,
+        )
+        mixes = label_mixes(shares_dir)
+        setup = Setup(
+            fleet=config.fleet,
+            devices_dir=str((config.run_path / "devices").resolve()),
+            shares_dir=scratch,
+            threads=config.threads,
+            meter=simulation.meter,
+            runtime=simulation.runtime,
+            backend=backend,
+            hostile=dict(hostile or {}),
+        )
+        _install(artifacts, config.run_path / "devices", tuple(samples))
+        if link == "mqtt":
+            broker = stack.enter_context(started_mosquitto(shares_dir))
+            config = msgspec.structs.replace(config, broker=broker)
+            hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
+            coordinator = prepare(config, observer, label_mixes=mixes)
+            # It would wait for the devices of a process that died until its deadline.
+            stack.enter_context(watched(lambda: hosts.dead, coordinator.interrupt))
+            summary = coordinator.run()
+            hosts.check()
+            return summary
+        clock = HeldClock()
+        pool = stack.enter_context(started_workers(count, setup))
+        hub = Hub(
+            Topics(config.fleet),
+            samples,
+            devices_dir=config.run_path / "devices",
+            workers=pool,
+            clock=clock,
+            drop=drop,
+        )
+        return prepare(config, observer, connect=lambda: hub, clock=clock, label_mixes=mixes).run()
+
+
+def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -> RunConfig:
+    """The config with what a simulation decides: round 1 waits for all devices, so that cohorts are drawn from all."""
+    if config.cohort_size > simulation.devices:
+        raise ConfigError(
+            f"key `cohort_size` has value {config.cohort_size}: there are `simulation.devices` = {simulation.devices}; "
+            f"allowed are 1 to {simulation.devices}"
+        )
+    deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
+    return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
+
+
+def _load_data(config: RunConfig, simulation: SimulationConfig) -> Dataset:
+    """The run's data set, of which every device gets a sample at least."""
+    dataset = load(config.dataset, config.data_path)
+    check_classes(dataset)
+    if simulation.devices > len(dataset.train):
+        raise ConfigError(
+            f"key `simulation.devices` has value {simulation.devices}: data set {dataset.name} has "
+            f"{len(dataset.train)} samples to share out; allowed are 1 to {len(dataset.train)}"
+        )
+    return dataset
+
+
+def _finished(config: RunConfig, *, longer: bool) -> RunSummary | None:
+    """What is recorded of the run, where it is over already; raises RunError where it was begun as another run."""
+    if not Store.exists(config.run_path):
+        return None
+    with closing(Store.open(config.run_path)) as store:
+        before = check_same_run(config, store, longer=longer)
+        return store.summary() if store.run().state == "finished" and before.rounds == config.rounds else None
+
+
+def _install(artifacts: Artifacts, devices_dir: Path, devices: tuple[str, ...]) -> None:
+    """Give every device the artifacts, as if it had fetched them: one copy on disk, however many devices."""
+    manifest = sha256_file(artifacts.directory / MANIFEST_NAME)
+    shared = devices_dir / "artifacts"
+    folder = shared / manifest
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (MANIFEST_NAME, *(file.name for file in artifacts.manifest.files.values())):
+        if not (folder / name).is_file():
+            shutil.copyfile(artifacts.directory / name, folder / name)
+    for device in devices:
+        link = devices_dir / device / "artifacts"
+        link.parent.mkdir(exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(Path("..") / "artifacts", target_is_directory=True)

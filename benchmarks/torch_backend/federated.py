@@ -1,0 +1,134 @@
+"""A whole federated run in plain torch: the shares, cohorts and batches of a real run, everything else its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from sparsyedge.benchmarks.torch_backend.server import next_model
+from sparsyedge.benchmarks.torch_backend.torch_device import Work, train_on_device
+from sparsyedge.benchmarks.torch_backend.torch_tensors import Tensors, nonzeros
+from sparsyedge.coordinator.rounds.cohort import sample_cohort
+from sparsyedge.coordinator.rounds.learning_rates import learning_rate
+from sparsyedge.edge.data import Dataset, Samples, lda_partition
+from sparsyedge.edge.model.methods import Method
+from sparsyedge.export.models import ModelSpec, build_model, prunable_names
+from sparsyedge.export.reference import derive_exponents, effective_weights
+
+__all__ = ["TorchRun", "run_rounds"]
+
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchRun:
+    """What a run depends on, beside its data."""
+
+    spec: ModelSpec
+    method: Method
+    devices: int
+    cohort: int
+    rounds: int
+    seed: int
+    alpha: float = 1.0
+    partition_seed: int = 1337
+    model_seed: int = 0
+    epochs: int = 1
+    batch_size: int = 16
+    learning_rate: float = 0.5
+    last_learning_rate: float = 0.01
+    eval_every: int = 1
+
+
+def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """The figures of each round as it ends, under the names that records and metrics of real runs have."""
+    where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = build_model(run.spec, beta=run.method.beta, seed=run.model_seed).to(where)
+    prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
+    names = [f"device-{index:0{max(3, len(str(run.devices - 1)))}d}" for index in range(run.devices)]
+    parts = lda_partition(dataset.train.y, run.devices, run.alpha, run.partition_seed)
+    shares = dict(zip(names, parts, strict=True))
+    state = _state(model)
+    for number in range(1, run.rounds + 1):
+        rate = learning_rate(number, run.rounds, start=run.learning_rate, end=run.last_learning_rate)
+        updates, regrown = [], []
+        cohort = sample_cohort(names, run.cohort, seed=run.seed, round_number=number, shares=run.method.shares)
+        for device in cohort:
+            samples = dataset.train.take(shares[device])
+            work = Work(
+                device=device,
+                round_number=number,
+                seed=run.seed,
+                epochs=run.epochs,
+                batch_size=run.batch_size,
+                learning_rate=rate,
+            )
+            update, trained = train_on_device(model, run.method, state, samples, work, prunable)
+            updates.append((len(samples), update))
+            regrown.append(sum(int(((state[n] == 0) & (trained[n] != 0)).sum()) for n in prunable))
+        before, state = state, next_model(run.method, updates, prunable, round_number=number, rounds=run.rounds)
+        figures = _compare(before, state, prunable) | _traffic(before, updates)
+        figures |= {"round": number, "updates": len(updates), "learning_rate": rate}
+        figures["regrown_devices"] = sum(regrown) / len(regrown)
+        if number == run.rounds or number % run.eval_every == 0:
+            figures |= evaluate(model, run.method, state, dataset.test, prunable)
+        yield figures
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, method: Method, state: Tensors, samples: Samples, prunable: list[str]
+) -> dict[str, float]:
+    """Accuracy and loss by running statistics, with the weights as they are sent or as the method says."""
+    model.load_state_dict(state, strict=False)
+    model.eval()
+    where = next(model.parameters()).device
+    used = method if method.inference == "trained" else msgspec.structs.replace(method, prune_weights="none")
+    thetas = effective_weights(model, used, prunable, derive_exponents(model, method, prunable))
+    correct, loss = 0, 0.0
+    for start in range(0, len(samples), EVALUATION_BATCH):
+        inputs, labels = samples.batch(np.arange(start, min(start + EVALUATION_BATCH, len(samples))))
+        target = torch.from_numpy(labels).to(where)
+        logits = torch.func.functional_call(model, thetas, (torch.from_numpy(inputs).to(where),))
+        correct += int((logits.argmax(1) == target).sum())
+        loss += float(nn.functional.cross_entropy(logits, target, reduction="sum"))
+    return {"test_accuracy": correct / len(samples), "test_loss": loss / len(samples)}
+
+
+def _state(model: nn.Module) -> Tensors:
+    return {
+        name: value.detach().clone() for name, value in model.state_dict().items() if "num_batches_tracked" not in name
+    }
+
+
+def _compare(before: Tensors, after: Tensors, prunable: list[str]) -> dict[str, float]:
+    old = torch.cat([before[name].reshape(-1) != 0 for name in prunable])
+    new = torch.cat([after[name].reshape(-1) != 0 for name in prunable])
+    both, either, kept = int((old & new).sum()), int((old | new).sum()), int(new.sum())
+    return {
+        "global_sparsity": 1 - kept / new.numel(),
+        "mask_iou": both / either if either else math.nan,
+        "nestedness": both / kept if kept else math.nan,
+        "regrown_global": float((new & ~old).sum()),
+    }
+
+
+def _traffic(before: Tensors, updates: list[tuple[int, Tensors]]) -> dict[str, int]:
+    """Values that would travel; nothing is encoded here, so bytes are theirs alone."""
+    down = nonzeros(before, list(before)) * len(updates)
+    up = sum(nonzeros(update, list(update)) for _, update in updates)
+    dense = 4 * sum(value.numel() for value in before.values())
+    return {
+        "nonzeros_down": down,
+        "nonzeros_up": up,
+        "bytes_down": 4 * down,
+        "bytes_up": 4 * up,
+        "dense_bytes": dense,
+    }

@@ -1,0 +1,1 @@
+"""`sparsyedge bench wire`: a model on the wire, codec by codec."""

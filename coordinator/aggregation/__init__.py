@@ -1,0 +1,1 @@
+"""How updates become the next model: weights, bounds, robust rules, server optimizers."""

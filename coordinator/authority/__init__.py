@@ -1,0 +1,1 @@
+"""A secured fleet's authority: keys, certificates, tokens, broker configuration and signatures."""

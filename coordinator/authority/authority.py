@@ -1,0 +1,246 @@
+"""The folder that `sparsyedge coordinator init` makes: a fleet's authority, its keys, its broker's configuration.
+
+    fleet.json                 what was asked for at init: fleet, hosts, ports
+    ca.pem, ca.key             the authority            server.pem, server.key   the broker's listeners
+    coordinator.pem, .key      the coordinator          coordinator-ca.pem       who certified it; that key is not kept
+    signing.pub, signing.key   Ed25519, for artifacts and run keys
+    crl.pem                    revoked certificates
+    authority.sqlite           hashes of tokens, certificates, run keys, refusals (ledger.py)
+    mosquitto.conf, members.acl, newcomers.acl, coordinator.acl, newcomers.passwords
+
+Whoever reads the folder is the fleet's master; all keys in it are readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sparsyedge.coordinator.authority import certificates, mosquitto
+from sparsyedge.coordinator.authority.ledger import BUSY_TIMEOUT_S, Ledger
+from sparsyedge.edge.config import DataConfig, Identifier, Port
+from sparsyedge.edge.errors import SecurityError
+from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.tls import Tls
+from sparsyedge.edge.security.enrolment_messages import DeviceFile
+from sparsyedge.edge.security.identity import private_pem
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["Authority", "Settings"]
+
+SETTINGS_NAME = "fleet.json"
+LISTS_LOCK_NAME = "lists.lock"
+MEMBER_PORT = 8883
+ENROL_PORT = 8884
+COORDINATOR_PORT = 8885
+# The coordinator usually runs beside its broker.
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?\Z")]
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a fleet's broker is called and where it listens."""
+
+    hosts: Annotated[tuple[Host, ...], msgspec.Meta(min_length=1)]
+    """Names and addresses that devices may find it by; new devices are told the first."""
+    fleet: Identifier = "default"
+    bind: str = "0.0.0.0"
+    port: Port = MEMBER_PORT
+    enrol_port: Port = ENROL_PORT
+    coordinator_port: Port = COORDINATOR_PORT
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A folder with an authority in it."""
+
+    folder: Path
+    settings: Settings
+
+    @classmethod
+    def init(cls, folder: Path, settings: Settings) -> Authority:
+        """A new authority with all its keys; raises SecurityError where one is there already, which devices trust."""
+        if (folder / "ca.key").exists():
+            raise SecurityError(
+                f"{folder} already holds an authority, which its devices trust; choose another folder, or "
+                f"remove it and enrol every device again"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+        except OSError as error:
+            raise SecurityError(f"cannot make the folder {folder}: {error.strerror}; choose another") from error
+        authority = cls(folder, settings)
+        authority._make_keys()
+        write_atomically(folder / SETTINGS_NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2))
+        authority.write_configuration()
+        with authority.ledger() as ledger:
+            authority.write_lists(ledger)
+        return authority
+
+    @classmethod
+    def open(cls, folder: Path) -> Authority:
+        """An authority that exists; raises SecurityError where there is none."""
+        path = folder / SETTINGS_NAME
+        try:
+            settings = msgspec.json.decode(path.read_bytes(), type=Settings)
+        except FileNotFoundError as error:
+            raise SecurityError(
+                f"no authority in {folder}: it has no {SETTINGS_NAME}; make one with "
+                f"`sparsyedge coordinator init {folder} --host NAME`"
+            ) from error
+        except (OSError, msgspec.DecodeError) as error:
+            raise SecurityError(f"cannot read {path}: {error}; restore it from a backup") from error
+        return cls(folder, settings)
+
+    # ---- names and keys ----------------------------------------------------------------------------------------------
+
+    @property
+    def coordinator(self) -> Tls:
+        """The coordinator's identity at the broker."""
+        return Tls(self.folder / "ca.pem", self.folder / "coordinator.pem", self.folder / "coordinator.key")
+
+    def link(self, identity: str, will: tuple[str, bytes] | None = None) -> Link:
+        """A connection of the coordinator's to its broker, not open yet."""
+        return Link("127.0.0.1", self.settings.coordinator_port, identity=identity, will=will, tls=self.coordinator)
+
+    @property
+    def signing_key(self) -> str:
+        """The Ed25519 public key, in hex, that devices pin."""
+        return (self.folder / "signing.pub").read_text(encoding="ascii").strip()
+
+    def private_signing_key(self) -> Ed25519PrivateKey:
+        """What artifacts are signed with."""
+        key = serialization.load_pem_private_key((self.folder / "signing.key").read_bytes(), password=None)
+        assert isinstance(key, Ed25519PrivateKey)
+        return key
+
+    def issue(self, public: ec.EllipticCurvePublicKey, name: str, *, days: float | None = None) -> x509.Certificate:
+        """A certificate that makes the key's holder `name` at the broker."""
+        life = {} if days is None else {"days": days}
+        return certificates.issue_member(self._certificate(), self._key(), public, name=name, **life)
+
+    @contextmanager
+    def ledger(self, *, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Ledger]:
+        """The authority's memory, open while the block lasts; StoreLocked where others have it for `timeout_s`."""
+        with closing(Ledger(self.folder / "authority.sqlite", timeout_s=timeout_s)) as ledger:
+            yield ledger
+
+    def write_configuration(self) -> None:
+        """Write the broker's configuration as a new authority has it."""
+        settings = self.settings
+        conf = mosquitto.configuration(
+            self.folder,
+            bind=settings.bind,
+            port=settings.port,
+            enrol_port=settings.enrol_port,
+            coordinator_port=settings.coordinator_port,
+        )
+        write_atomically(self.folder / mosquitto.CONFIGURATION_NAME, conf.encode())
+
+    def write_lists(self, ledger: Ledger) -> None:
+        """Write who is revoked, who may do what and which tokens there are; the broker has to be reloaded to see it."""
+        with self._writing_lists():
+            revoked = certificates.revocation_list(self._certificate(), self._key(), ledger.revoked_serials())
+            write_atomically(self.folder / "crl.pem", revoked)
+            for name, rules in mosquitto.access_lists(self.settings.fleet, ledger.denied()).items():
+                # Later versions of Mosquitto refuse an access list that others may read.
+                write_atomically(self.folder / name, rules.encode(), private=True)
+            self._write_newcomers(ledger)
+
+    def write_newcomers(self, ledger: Ledger) -> None:
+        """Write which tokens there are, alone; the broker has to be reloaded to see it."""
+        with self._writing_lists():
+            self._write_newcomers(ledger)
+
+    def _write_newcomers(self, ledger: Ledger) -> None:
+        logins = "".join(mosquitto.login(device, sha256) for device, sha256 in ledger.token_hashes().items())
+        write_atomically(self.folder / "newcomers.passwords", logins.encode(), private=True)
+
+    @contextmanager
+    def _writing_lists(self) -> Iterator[None]:
+        """One writer at a time, from the ledger to the disk: no list may go back to what it was before another's."""
+        with (self.folder / LISTS_LOCK_NAME).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    # ---- new devices -------------------------------------------------------------------------------------------------
+
+    def invite(self, device: str, *, data: DataConfig | None = None) -> DeviceFile:
+        """What a new device is to be given, with a token in it; a token that it had before is void."""
+        try:
+            msgspec.convert(device, Identifier)
+        except msgspec.ValidationError as error:
+            raise SecurityError(
+                f"{device!r} cannot be a device's id: allowed are 1 to 63 letters, digits, `_`, `.` and `-`, "
+                f"beginning with a letter or a digit"
+            ) from error
+        with self.ledger() as ledger:
+            token, expires_at = ledger.issue_token(device)
+            self.write_newcomers(ledger)
+        mosquitto.reload(self.folder)
+        settings = self.settings
+        return DeviceFile(
+            version=1,
+            device=device,
+            fleet=settings.fleet,
+            host=settings.hosts[0],
+            port=settings.port,
+            enrol_port=settings.enrol_port,
+            ca=(self.folder / "ca.pem").read_text(encoding="ascii"),
+            signing_key=self.signing_key,
+            token=token,
+            token_until=int(expires_at),
+            data=data,
+        )
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _make_keys(self) -> None:
+        key = certificates.new_key()
+        authority = certificates.make_authority(key, fleet=self.settings.fleet)
+        hosts = list(dict.fromkeys([*self.settings.hosts, *LOCAL_NAMES]))
+        server = certificates.new_key()
+        self._keep("server", server, certificates.issue_server(authority, key, server.public_key(), hosts=hosts))
+        self._make_coordinator()
+        signing = Ed25519PrivateKey.generate()
+        private = signing.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        write_atomically(self.folder / "signing.key", private, private=True)
+        write_atomically(self.folder / "signing.pub", f"{signing.public_key().public_bytes_raw().hex()}\n".encode())
+        # The authority's own key comes last: a folder without it was cut short and may be made again.
+        self._keep("ca", key, authority)
+
+    def _make_coordinator(self) -> None:
+        """A certificate for the coordinator by an authority that certifies nobody else, ever: its key is forgotten."""
+        key, own = certificates.new_key(), certificates.new_key()
+        authority = certificates.make_authority(key, fleet=self.settings.fleet)
+        issued = certificates.issue_member(
+            authority, key, own.public_key(), name=mosquitto.COORDINATOR, days=certificates.AUTHORITY_DAYS
+        )
+        write_atomically(self.folder / "coordinator-ca.pem", certificates.certificate_pem(authority))
+        self._keep("coordinator", own, issued)
+
+    def _keep(self, file: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        write_atomically(self.folder / f"{file}.pem", certificates.certificate_pem(certificate))
+        write_atomically(self.folder / f"{file}.key", private_pem(key), private=True)
+
+    def _certificate(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate((self.folder / "ca.pem").read_bytes())
+
+    def _key(self) -> ec.EllipticCurvePrivateKey:
+        key = serialization.load_pem_private_key((self.folder / "ca.key").read_bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key

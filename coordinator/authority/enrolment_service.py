@@ -1,0 +1,250 @@
+"""Answers newcomers: a token that is good makes a certificate of a request, everything else is refused and counted.
+
+Runs beside every `coordinator run` in a thread of its own, and alone as `coordinator enrol`. Of several at one fleet,
+one at a time is at work.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sparsyedge.coordinator.authority import certificates, mosquitto
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.ledger import TOKEN_LIFE_S, Ledger, Token
+from sparsyedge.coordinator.authority.newcomer_limits import MINUTE_S, Newcomers
+from sparsyedge.edge.errors import FrameError, SecurityError, SparsyedgeError
+from sparsyedge.edge.protocol.messages import Topics, decode, encode
+from sparsyedge.edge.protocol.mqtt import Received
+from sparsyedge.edge.security.enrolment_messages import (
+    MAX_REQUEST_BYTES,
+    Enrolled,
+    EnrolReply,
+    EnrolRequest,
+    NotEnrolled,
+)
+from sparsyedge.edge.text import one_line
+
+__all__ = ["answer", "serve", "serving"]
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+RETRY_S = 2.0
+WRITE_S = 1.0
+"""How often refusals are written at most: a flood must not wear out the disk."""
+CROWD_PER_MINUTE = 6000
+"""A thousand devices that all come back after a broker's restart begin half as many."""
+DEAF_S = 10.0
+CLOCK_SLACK_S = 3600.0
+"""How far a clock may be put back without voiding the tokens of the day."""
+LOCK_NAME = "enrolment.lock"
+
+
+@contextmanager
+def serving(authority: Authority) -> Iterator[None]:
+    """Answer newcomers in a thread of its own while the block lasts."""
+    stopped = threading.Event()
+    thread = threading.Thread(target=serve, args=(authority, stopped), name="enrolment")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def serve(authority: Authority, stopped: threading.Event) -> None:
+    """Answer newcomers until `stopped`. Whatever goes wrong is said and tried again: a run goes on without it."""
+    said, identity = "", f"enrolment-{uuid.uuid4().hex}"
+    while not stopped.is_set():
+        try:
+            with (authority.folder / LOCK_NAME).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _Desk(authority, identity).serve(stopped)
+        except BlockingIOError:  # another process answers
+            stopped.wait(RETRY_S)
+        except Exception as error:
+            trouble = str(error) if isinstance(error, SparsyedgeError) else f"{type(error).__name__}: {error}"
+            if trouble != said:
+                log.warning("newcomers are not answered: %s; trying again", one_line(trouble))
+                log.debug("where that came from", exc_info=error)
+            said = trouble
+            stopped.wait(RETRY_S)
+
+
+class _Desk:
+    """Where newcomers are answered, one connection of the coordinator's long."""
+
+    def __init__(self, authority: Authority, identity: str) -> None:
+        self._authority = authority
+        self._topics = Topics(authority.settings.fleet)
+        self._link = authority.link(identity)
+        self._newcomers = Newcomers(time.monotonic)
+        self._deaf_until_s: dict[str, float] = {}
+        """Who lost its token for asking too often, and until when what is left of its requests is passed over."""
+        self._crowd_told_s = -MINUTE_S
+
+    def serve(self, stopped: threading.Event) -> None:
+        """Answer until `stopped`; raises LinkError and SecurityError where that cannot be done."""
+        self._link.subscribe(self._topics.enrol_request("+"), as_published=True)
+        self._link.subscribe(mosquitto.CONNECTIONS_TOPIC)
+        try:
+            with self._authority.ledger() as ledger:
+                # Lists that an earlier sparsyedge wrote, or that a crash kept from being written.
+                self._authority.write_lists(ledger)
+                mosquitto.reload(self._authority.folder)
+                self._link.open()
+                self._answer_all(ledger, stopped)
+        finally:
+            self._link.close()
+
+    def _answer_all(self, ledger: Ledger, stopped: threading.Event) -> None:
+        written_s = time.monotonic()
+        try:
+            while not stopped.is_set():
+                message = self._link.receive(POLL_S)
+                if isinstance(message, Received):
+                    self._take(ledger, message)
+                if time.monotonic() - written_s >= WRITE_S:
+                    self._write_refused(ledger)
+                    written_s = time.monotonic()
+        finally:
+            self._write_refused(ledger)
+
+    def _write_refused(self, ledger: Ledger) -> None:
+        if refused := self._newcomers.take_refused():
+            ledger.count_refusals(refused)
+
+    def _take(self, ledger: Ledger, message: Received) -> None:
+        """One message, the cheap questions first: nothing is decoded, looked up or computed for a flood."""
+        if message.topic == mosquitto.CONNECTIONS_TOPIC:
+            self._note_crowd(message.payload)
+            return
+        device = message.topic.rpartition("/")[2]
+        if time.monotonic() < self._deaf_until_s.get(device, 0.0):
+            return
+        if self._newcomers.is_too_much(device):
+            self._shut(ledger, device)
+        elif message.retained:
+            # A request is of its moment: one that the broker keeps would be asked for ever.
+            if message.payload:
+                self._link.publish(message.topic, b"", retain=True)
+        else:
+            self._handle(ledger, device, message.payload)
+
+    def _note_crowd(self, payload: bytes) -> None:
+        try:
+            begun = float(payload)
+        except ValueError:
+            return
+        if begun >= CROWD_PER_MINUTE and time.monotonic() - self._crowd_told_s >= MINUTE_S:
+            self._crowd_told_s = time.monotonic()
+            log.warning(
+                "%d connections a minute reach the broker, more than a fleet makes: somebody may keep it busy; "
+                "docs/security.md says what a firewall can do",
+                begun,
+            )
+
+    def _shut(self, ledger: Ledger, device: str) -> None:
+        """Take the token away from a device that floods us; the broker ends its connections when it reads the list."""
+        self._deaf_until_s[device] = time.monotonic() + DEAF_S
+        ledger.void_token(device)
+        self._authority.write_newcomers(ledger)
+        mosquitto.reload(self._authority.folder)
+        self._newcomers.refuse(
+            device, "it asked too often, and its token is void; find out why before you make another"
+        )
+
+    def _handle(self, ledger: Ledger, device: str, payload: bytes) -> None:
+        try:
+            if len(payload) > MAX_REQUEST_BYTES:
+                raise FrameError("too long")
+            request = decode(payload, EnrolRequest)
+            if request.device != device:
+                raise FrameError("sent by another device")
+        except FrameError:
+            # What does not fit is not repeated here: it may hold a token.
+            self._newcomers.refuse(device, "the request cannot be read")
+            return
+        reply = answer(self._authority, ledger, request, now_s=time.time(), may_work=self._newcomers.may_work)
+        if reply is None:
+            return
+        if isinstance(reply, NotEnrolled):
+            self._newcomers.refuse(device, reply.reason)
+        else:
+            log.info("enrolled %s", device)
+        self._link.publish(self._topics.enrol_reply(request.reply), encode(reply))
+
+
+def answer(
+    authority: Authority,
+    ledger: Ledger,
+    request: EnrolRequest,
+    *,
+    now_s: float,
+    may_work: Callable[[], bool] = lambda: True,
+) -> EnrolReply | None:
+    """A certificate for a request with a good token, a refusal for any other.
+
+    None where the request deserves work that `may_work` does not allow at the moment.
+    """
+    try:
+        token = _check_token(ledger, request, now_s)
+        if not may_work():
+            return None
+        public = certificates.read_csr(request.csr, device=request.device)
+        return Enrolled(device=request.device, certificate=_certify(authority, ledger, request, token, public))
+    except SecurityError as error:
+        return NotEnrolled(device=request.device, reason=str(error))
+
+
+def _check_token(ledger: Ledger, request: EnrolRequest, now_s: float) -> Token:
+    token = ledger.token(request.token)
+    if token is None or token.device != request.device:
+        # One sentence for both: a stranger does not learn whether a token exists.
+        raise SecurityError("the token is not one for this device; make one with `sparsyedge coordinator token`")
+    if now_s > token.expires_at:
+        raise SecurityError("the token has expired; make another with `sparsyedge coordinator token`")
+    if token.expires_at - now_s > TOKEN_LIFE_S + CLOCK_SLACK_S:
+        # It would be good for years.
+        raise SecurityError(
+            "the token was made while the coordinator's clock was ahead; make another with "
+            "`sparsyedge coordinator token`"
+        )
+    return token
+
+
+def _certify(
+    authority: Authority, ledger: Ledger, request: EnrolRequest, token: Token, public: ec.EllipticCurvePublicKey
+) -> str:
+    key_sha256 = hashlib.sha256(
+        public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    ).hexdigest()
+    if token.key_sha256 == key_sha256 and token.certificate is not None:
+        # The answer was lost on its way: the same key gets the same certificate again.
+        return token.certificate
+    certificate = authority.issue(public, request.device)
+    pem = certificates.certificate_pem(certificate).decode()
+    if token.key_sha256 is not None or not ledger.enrol(
+        request.token,
+        key_sha256=key_sha256,
+        certificate=pem,
+        serial=certificate.serial_number,
+        expires_at=certificate.not_valid_after_utc.timestamp(),
+    ):
+        raise SecurityError("the token was used already; make another with `sparsyedge coordinator token`")
+    if ledger.was_member(request.device):
+        # Its earlier certificates are revoked by this one, and a device that was shut out is let in again.
+        authority.write_lists(ledger)
+        mosquitto.reload(authority.folder)
+    return pem

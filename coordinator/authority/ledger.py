@@ -1,0 +1,276 @@
+"""authority.sqlite: tokens, certificates, run keys and refusals. Of a token, only its hash is stored."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsyedge.coordinator.record.database import open_database
+from sparsyedge.edge.errors import SecurityError
+from sparsyedge.edge.security.enrolment_messages import token_sha256
+
+__all__ = ["TOKEN_LIFE_S", "Ledger", "Member", "Refusal", "Token"]
+
+TOKEN_BYTES = 32
+TOKEN_LIFE_S = 24 * 3600.0
+BUSY_TIMEOUT_S = 10.0
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS tokens (
+    sha256 TEXT PRIMARY KEY,
+    device TEXT NOT NULL,
+    expires_at REAL NOT NULL,
+    key_sha256 TEXT,
+    certificate TEXT
+);
+CREATE TABLE IF NOT EXISTS certificates (
+    serial TEXT PRIMARY KEY,
+    device TEXT NOT NULL,
+    issued_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    revoked_at REAL,
+    certificate TEXT NOT NULL DEFAULT ''
+);
+CREATE TABLE IF NOT EXISTS runs (
+    serial INTEGER PRIMARY KEY,
+    run TEXT NOT NULL,
+    key TEXT NOT NULL,
+    led INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS refusals (
+    device TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (device, reason)
+);
+"""
+
+
+@dataclass(frozen=True)
+class Token:
+    """What is known of a token that somebody showed; `key_sha256` and `certificate` once it was used."""
+
+    device: str
+    expires_at: float
+    key_sha256: str | None
+    certificate: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A device, by its newest certificate."""
+
+    device: str
+    issued_at: float
+    expires_at: float
+    revoked_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """An enrolment that was refused, and how often."""
+
+    device: str
+    reason: str
+    count: int
+
+
+class Ledger:
+    """The authority's memory; every method is one transaction. Of one thread, as SQLite's connections are."""
+
+    def __init__(self, path: Path, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        # Before SQLite makes it: the file is private from its first moment on.
+        path.touch(mode=0o600)
+        try:
+            self._db = open_database(path, name="the ledger", timeout_s=timeout_s)
+            self._db.executescript(SCHEMA)
+            self._add_certificates()
+        except sqlite3.Error as error:
+            raise SecurityError(f"cannot open the ledger {path}: {error}; restore it from a backup") from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def _add_certificates(self) -> None:
+        """Bring a ledger up to date that was made when certificates were kept with their tokens alone."""
+        if self._keeps_certificates():
+            return
+        with self._db as db:
+            db.execute("BEGIN IMMEDIATE")
+            if self._keeps_certificates():  # another process was faster
+                return
+            db.execute("ALTER TABLE certificates ADD COLUMN certificate TEXT NOT NULL DEFAULT ''")
+            db.execute(
+                "UPDATE certificates SET certificate = COALESCE((SELECT t.certificate FROM tokens t "
+                "WHERE t.device = certificates.device), '') WHERE revoked_at IS NULL"
+            )
+
+    def _keeps_certificates(self) -> bool:
+        return any(row["name"] == "certificate" for row in self._db.execute("PRAGMA table_info(certificates)"))
+
+    # ---- tokens ------------------------------------------------------------------------------------------------------
+
+    def issue_token(self, device: str) -> tuple[str, float]:
+        """A new token for one enrolment of the device, and when it expires; one that it had before is void."""
+        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + TOKEN_LIFE_S
+        with self._db as db:
+            db.execute("DELETE FROM tokens WHERE device = ?", (device,))
+            db.execute(
+                "INSERT INTO tokens (sha256, device, expires_at) VALUES (?, ?, ?)",
+                (token_sha256(token), device, expires_at),
+            )
+        return token, expires_at
+
+    def token(self, token: str) -> Token | None:
+        """What is known of it; None for one that was never issued, or is void."""
+        row = self._db.execute(
+            "SELECT device, expires_at, key_sha256, certificate FROM tokens WHERE sha256 = ?", (token_sha256(token),)
+        ).fetchone()
+        return None if row is None else Token(**dict(row))
+
+    def token_hashes(self) -> dict[str, str]:
+        """The hash of every device's token, those that were used included: their holders may have lost the answer."""
+        return {row["device"]: row["sha256"] for row in self._db.execute("SELECT device, sha256 FROM tokens")}
+
+    def void_token(self, device: str) -> None:
+        """Make the device's token worthless."""
+        with self._db as db:
+            db.execute("DELETE FROM tokens WHERE device = ?", (device,))
+
+    # ---- certificates ------------------------------------------------------------------------------------------------
+
+    def enrol(self, token: str, *, key_sha256: str, certificate: str, serial: int, expires_at: float) -> bool:
+        """Use the token up for this certificate, which takes the place of all that the device had before.
+
+        False where another enrolment was faster.
+        """
+        now_s = time.time()
+        with self._db as db:
+            used = db.execute(
+                "UPDATE tokens SET key_sha256 = ?, certificate = ? WHERE sha256 = ? AND key_sha256 IS NULL",
+                (key_sha256, certificate, token_sha256(token)),
+            )
+            if used.rowcount != 1:
+                return False
+            (device,) = db.execute("SELECT device FROM tokens WHERE sha256 = ?", (token_sha256(token),)).fetchone()
+            db.execute(
+                "UPDATE certificates SET revoked_at = ? WHERE device = ? AND revoked_at IS NULL", (now_s, device)
+            )
+            db.execute(
+                "INSERT INTO certificates (serial, device, issued_at, expires_at, certificate) VALUES (?, ?, ?, ?, ?)",
+                (f"{serial:x}", device, now_s, expires_at, certificate),
+            )
+        return True
+
+    def certificate(self, device: str) -> str | None:
+        """The device's newest certificate, as PEM, revoked or not; None where it has none, or it is not on record."""
+        row = self._db.execute(
+            "SELECT certificate FROM certificates WHERE device = ? AND certificate != '' "
+            "ORDER BY issued_at DESC LIMIT 1",
+            (device,),
+        ).fetchone()
+        return None if row is None else str(row["certificate"])
+
+    def was_member(self, device: str) -> bool:
+        """Whether a certificate of the device has been revoked."""
+        row = self._db.execute(
+            "SELECT 1 FROM certificates WHERE device = ? AND revoked_at IS NOT NULL", (device,)
+        ).fetchone()
+        return row is not None
+
+    def revoke(self, device: str) -> int:
+        """Revoke all certificates of the device and void its tokens; returns how many certificates were valid."""
+        with self._db as db:
+            db.execute("DELETE FROM tokens WHERE device = ?", (device,))
+            done = db.execute(
+                "UPDATE certificates SET revoked_at = ? WHERE device = ? AND revoked_at IS NULL", (time.time(), device)
+            )
+            return done.rowcount
+
+    def revoked_serials(self) -> list[int]:
+        """The serial numbers of all revoked certificates."""
+        rows = self._db.execute("SELECT serial FROM certificates WHERE revoked_at IS NOT NULL ORDER BY revoked_at")
+        return [int(row["serial"], 16) for row in rows]
+
+    def denied(self) -> list[str]:
+        """The devices that have been members and have no valid certificate any more."""
+        rows = self._db.execute(
+            "SELECT device FROM certificates GROUP BY device HAVING COUNT(*) = COUNT(revoked_at) ORDER BY device"
+        )
+        return [row["device"] for row in rows]
+
+    def members(self) -> list[Member]:
+        """Every device that ever enrolled, by its newest certificate."""
+        rows = self._db.execute(
+            # The last one written, not the one of the latest time: the clock may have been set back in between.
+            "SELECT device, issued_at, expires_at, revoked_at FROM certificates "
+            "WHERE rowid IN (SELECT MAX(rowid) FROM certificates GROUP BY device) ORDER BY device"
+        )
+        return [Member(**dict(row)) for row in rows]
+
+    def knows(self, device: str) -> bool:
+        """Whether the device has, or had, a token or a certificate."""
+        row = self._db.execute(
+            "SELECT 1 FROM tokens WHERE device = :device UNION SELECT 1 FROM certificates WHERE device = :device",
+            {"device": device},
+        ).fetchone()
+        return row is not None
+
+    # ---- run keys ----------------------------------------------------------------------------------------------------
+
+    def next_run_serial(self, run: str, key: str) -> int:
+        """A serial for a run's certificate, higher than all before.
+
+        Never below the time: a ledger that came back from an old backup must not give out serials that devices have
+        seen.
+        """
+        with self._db as db:
+            row = db.execute(
+                "INSERT INTO runs (serial, run, key) SELECT MAX(COALESCE(MAX(serial), 0) + 1, ?), ?, ? FROM runs "
+                "RETURNING serial",
+                (int(time.time()), run, key),
+            ).fetchone()
+        return int(row["serial"])
+
+    def note_led(self, serial: int, *, run: str, key: str) -> None:
+        """Record that devices have been sent tasks under this certificate, which may come from another machine."""
+        with self._db as db:
+            db.execute(
+                "INSERT INTO runs (serial, run, key, led) VALUES (?, ?, ?, 1) "
+                "ON CONFLICT (serial) DO UPDATE SET led = 1",
+                (serial, run, key),
+            )
+
+    def last_led(self) -> int:
+        """The highest serial that devices may have seen; 0 before the first run."""
+        return int(self._db.execute("SELECT COALESCE(MAX(serial), 0) FROM runs WHERE led").fetchone()[0])
+
+    # ---- refusals ----------------------------------------------------------------------------------------------------
+
+    def count_refusals(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Add to how often enrolments were refused, by device and reason.
+
+        Names that nobody issued are counted as one: strangers choose them.
+        """
+        now_s = time.time()
+        rows = [
+            (device if self.knows(device) else "(unknown)", reason, count, now_s)
+            for (device, reason), count in counts.items()
+        ]
+        with self._db as db:
+            db.executemany(
+                "INSERT INTO refusals (device, reason, count, at) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (device, reason) DO UPDATE SET count = count + excluded.count, at = excluded.at",
+                rows,
+            )
+
+    def refusals(self) -> list[Refusal]:
+        """What was refused, in order of devices."""
+        rows = self._db.execute("SELECT device, reason, count FROM refusals ORDER BY device, reason")
+        return [Refusal(**dict(row)) for row in rows]

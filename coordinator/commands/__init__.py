@@ -1,0 +1,1 @@
+"""The commands of a coordinator, and the views that they print."""

@@ -1,0 +1,156 @@
+"""`python -m sparsyedge.coordinator.commands.configuration_page`: the tables of docs/configuration.md.
+
+Each struct is a table of the file, and each field a key: its type, default and bounds are the struct's own, what it
+means is the docstring below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.edge.config import DeviceConfig
+
+__all__ = ["COMMAND", "fill", "main"]
+
+COMMAND = "python -m sparsyedge.coordinator.commands.configuration_page docs/configuration.md"
+FILES: dict[str, type[msgspec.Struct]] = {"run.toml": RunConfig, "device.toml": DeviceConfig}
+BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+
+def main(argv: list[str]) -> int:
+    """Write the tables into the page, between the marks that say where they go."""
+    page = Path(argv[0])
+    page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+def fill(page: str) -> str:
+    """The page with its tables as the structs are now."""
+    for name, kind in FILES.items():
+        begin, end = f"<!-- {name}: {COMMAND} -->\n", f"<!-- end of {name} -->"
+        before, found, rest = page.partition(begin)
+        if not found or end not in rest:
+            raise ValueError(f"the page has no place for {name}: {begin.strip()} ... {end}")
+        tables = "\n".join(_tables(kind, ""))
+        page = f"{before}{begin}{tables}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def _tables(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
+    """A struct's table, then those of the structs in it."""
+    if path:
+        yield f"\n### `[{path}]`\n{inspect.getdoc(kind)}\n"
+    yield "| key | type | default | allowed | meaning |"
+    yield "| --- | --- | --- | --- | --- |"
+    meanings = field_docs(kind)
+    below: list[tuple[type[msgspec.Struct], str]] = []
+    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+        table = _table_of(field.type)
+        if table is not None:
+            below.append((table, f"{path}.{field.encode_name}" if path else field.encode_name))
+        cells = (f"`{field.encode_name}`", _type(field.type), _default(field), _allowed(field.type))
+        yield "| " + " | ".join((*cells, meanings[field.name])) + " |"
+    for table, place in below:
+        yield from _tables(table, place)
+
+
+def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """The docstring below each field of a struct, as one line; raises ValueError where one is missing."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for statement, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            match after:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    found[statement.target.id] = re.sub(r"\s+", " ", text).replace("|", "\\|")
+    missing = [name for name in kind.__struct_fields__ if name not in found]
+    if missing:
+        raise ValueError(f"fields of {kind.__name__} without a docstring: {', '.join(missing)}")
+    return found
+
+
+def _options(info: Any) -> list[Any]:
+    """What a value may be, None aside."""
+    return [option for option in getattr(info, "types", (info,)) if not isinstance(option, msgspec.inspect.NoneType)]
+
+
+def _bare(info: Any) -> Any:
+    return info.type if isinstance(info, msgspec.inspect.Metadata) else info
+
+
+def _table_of(info: Any) -> type[msgspec.Struct] | None:
+    for option in map(_bare, _options(info)):
+        if isinstance(option, msgspec.inspect.StructType):
+            return option.cls
+    return None
+
+
+def _type(info: Any) -> str:
+    (declared,) = _options(info)
+    extra = declared.extra if isinstance(declared, msgspec.inspect.Metadata) else None
+    if extra and "path" in extra:
+        return {"place": "path", "dataset": "name or path"}[extra["path"]]
+    match _bare(declared):
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.IntType():
+            return "integer"
+        case msgspec.inspect.FloatType():
+            return "number"
+        case msgspec.inspect.StructType():
+            return "table"
+        case msgspec.inspect.VarTupleType(item_type=item):
+            return f"list of {_type(item)}s"
+        case msgspec.inspect.DictType(value_type=value):
+            return f"table of {_type(value)}s"
+        case msgspec.inspect.StrType(pattern=None) | msgspec.inspect.LiteralType():
+            return "text"
+        case msgspec.inspect.StrType():
+            return "identifier"
+        case other:
+            raise ValueError(f"no word for the type {other}")
+
+
+def _default(field: Any) -> str:
+    if field.required:
+        return "required"
+    if isinstance(_bare(field.type), msgspec.inspect.DictType):
+        return "empty"
+    if field.default is msgspec.NODEFAULT:
+        return "the device's cores" if field.name == "threads" else "see below"
+    if field.default is None:
+        return "-"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
+    if isinstance(field.default, msgspec.Struct):
+        return "see below"
+    return f"`{field.default}`" if not isinstance(field.default, str) else f'`"{field.default}"`'
+
+
+def _allowed(info: Any) -> str:
+    (option,) = map(_bare, _options(info))
+    if isinstance(option, msgspec.inspect.VarTupleType):
+        return _allowed(option.item_type)
+    if isinstance(option, msgspec.inspect.LiteralType):
+        return ", ".join(f"`{value}`" for value in option.values)
+    ends = {end: getattr(option, end, None) for end in BOUNDS}
+    return ", ".join(f"{BOUNDS[end]} {_number(value)}" for end, value in ends.items() if value is not None)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

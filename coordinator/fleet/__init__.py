@@ -1,0 +1,1 @@
+"""The loop of a run, and everything it exchanges with the fleet."""

@@ -1,0 +1,125 @@
+"""What the fleet can read at any time: the task of the present round, and the blobs that it names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.fleet.broker_access import manifest_signature
+from sparsyedge.coordinator.fleet.publisher import Outbox
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.rounds.events import OpenRound
+from sparsyedge.coordinator.rounds.learning_rates import learning_rate
+from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
+from sparsyedge.edge.protocol.chunks import blob_of
+from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Blob, RoundTask
+
+__all__ = ["Board"]
+
+
+class Board:
+    """Keeps the retained state of a run in step with its rounds."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        artifacts: Artifacts,
+        outbox: Outbox,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        seal: Callable[[RoundTask], RoundTask] = lambda task: task,
+    ) -> None:
+        """`seal` signs tasks, in a secured fleet."""
+        self._config = config
+        self._manifest = artifacts.manifest
+        self._outbox = outbox
+        self._chunk_bytes = chunk_bytes
+        self._seal = seal
+        self._task: RoundTask | None = None
+        for role, file in artifacts.manifest.files.items():
+            outbox.put(self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), artifacts.path(role).read_bytes)
+        content = (artifacts.directory / MANIFEST_NAME).read_bytes()
+        self._manifest_blob = blob_of(content, chunk_bytes=chunk_bytes)
+        self._signature = manifest_signature(config)
+        outbox.put(self._manifest_blob, lambda: content)
+
+    @property
+    def round(self) -> int:
+        """The round that was announced last, 0 before the first."""
+        return self._task.round if self._task else 0
+
+    @property
+    def cohort(self) -> tuple[str, ...]:
+        """The cohort that was announced last."""
+        return self._task.cohort if self._task else ()
+
+    def learning_rate(self, round_number: int) -> float:
+        """The rate that devices train with in a round."""
+        rate = self._config.learning_rate
+        return learning_rate(round_number, self._config.rounds, start=rate.start, end=rate.end)
+
+    def open_round(
+        self, command: OpenRound, model: GlobalModel, *, left_s: float, learning_rate: float | None = None
+    ) -> None:
+        """Announce a round that ends in `left_s`; its model replaces the one of the round before.
+
+        A round that an earlier process has opened keeps the learning rate that it was announced with.
+        """
+        blobs = {self._manifest_blob.sha256, model.blob.sha256}
+        if not model.is_initial:
+            self._outbox.put(self._cut(model.blob), model.frame_reader())
+        deltas = tuple(msgspec.structs.replace(delta, model=self._cut(delta.model)) for delta in model.deltas)
+        for delta in deltas:
+            # The frame itself: the model may have moved on when a broker that comes back is told again.
+            self._outbox.put(delta.model, partial(bytes, model.delta_frame(delta)))
+            blobs.add(delta.model.sha256)
+        task = RoundTask(
+            run=self._config.name,
+            round=command.round,
+            rounds=self._config.rounds,
+            state="open",
+            cohort=command.cohort,
+            manifest=self._manifest_blob,
+            signature=self._signature,
+            model_id=model.id,
+            model=self._cut(model.blob),
+            codec=self._config.codec,
+            deltas=deltas,
+            learning_rate=self.learning_rate(command.round) if learning_rate is None else learning_rate,
+            epochs=self._config.epochs,
+            batch_size=self._config.batch_size,
+            sparsity=self._manifest.method.sparsity,
+            seed=self._config.seed,
+            deadline_unix_s=time.time() + left_s,
+        )
+        self._announce(task)
+        artifacts = {file.sha256 for file in self._manifest.files.values()}
+        self._outbox.keep_only(blobs | artifacts)
+
+    def extend_round(self, cohort: tuple[str, ...], *, left_s: float) -> None:
+        """Announce the open round again, with another deadline and perhaps other members."""
+        if self._task is not None:
+            task = msgspec.structs.replace(self._task, cohort=cohort, deadline_unix_s=time.time() + left_s)
+            self._announce(task)
+
+    def end(self, state: Literal["closed", "finished"]) -> None:
+        """Announce that the round, or the whole run, takes no more updates."""
+        if self._task is not None:
+            self._announce(msgspec.structs.replace(self._task, state=state))
+
+    def clear(self) -> None:
+        """Withdraw all blobs; the last task stays for devices that come later."""
+        self._outbox.keep_only(set())
+
+    def _cut(self, blob: Blob) -> Blob:
+        """The blob in chunks that suit the broker."""
+        return msgspec.structs.replace(blob, chunk_bytes=self._chunk_bytes)
+
+    def _announce(self, task: RoundTask) -> None:
+        self._task = task
+        self._outbox.announce(self._seal(task))

@@ -1,0 +1,96 @@
+"""How a run reaches its fleet: in the clear on this machine, or as the coordinator of a secured fleet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparsyedge.coordinator.authority.artifact_signing import load_signature, unsigned_libraries
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.enrolment_service import serving
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.edge.config import BrokerConfig
+from sparsyedge.edge.errors import ArtifactError, ConfigError
+from sparsyedge.edge.protocol.mqtt import Link
+
+__all__ = [
+    "answering",
+    "check_epochs",
+    "make_link",
+    "manifest_signature",
+    "open_authority",
+    "warn_of_unsigned_libraries",
+]
+
+log = logging.getLogger(__name__)
+
+
+def open_authority(config: RunConfig) -> Authority | None:
+    """The authority of the run's fleet, None for a fleet without one; raises ConfigError where the two do not fit."""
+    if config.authority is None:
+        return None
+    authority = Authority.open(Path(config.authority).expanduser())
+    if authority.settings.fleet != config.fleet:
+        raise ConfigError(
+            f"key `fleet` has value {config.fleet!r}, the authority in {authority.folder} is that of fleet "
+            f"{authority.settings.fleet!r}; give the run the same `fleet`"
+        )
+    if config.broker != BrokerConfig():
+        raise ConfigError(
+            f"keys `broker` and `authority` are both there; leave out `broker`: {authority.folder} says where it is"
+        )
+    return authority
+
+
+def make_link(config: RunConfig, identity: str, will: tuple[str, bytes] | None = None) -> Link:
+    """A connection to the run's broker, not open yet."""
+    authority = open_authority(config)
+    if authority is not None:
+        return authority.link(identity, will)
+    return Link(config.broker.host, config.broker.port, identity=identity, will=will)
+
+
+def manifest_signature(config: RunConfig) -> str:
+    """What proves the run's artifacts to the devices of a secured fleet; raises ArtifactError where nothing does."""
+    authority = open_authority(config)
+    if authority is None:
+        return ""
+    return load_signature(config.artifacts_path, signing_key=authority.signing_key, folder=authority.folder)
+
+
+def warn_of_unsigned_libraries(config: RunConfig) -> None:
+    """Say which devices of the fleet will refuse the artifacts, because they were signed before those were made."""
+    authority = open_authority(config)
+    for library in unsigned_libraries(authority, config.artifacts_path) if authority else ():
+        log.warning(
+            "devices with the op library %s... (%s) will refuse %s, which is not signed for it; run `sparsyedge "
+            "coordinator sign %s --dir %s` and start again",
+            library.sha256[:12],
+            library.platform,
+            config.artifacts_path,
+            config.artifacts_path,
+            authority.folder if authority else "",
+        )
+
+
+def check_epochs(config: RunConfig, max_epochs: int) -> None:
+    """Raise ArtifactError where the devices of a secured fleet would refuse the run's number of epochs."""
+    if config.authority is not None and config.epochs > max_epochs:
+        raise ArtifactError(
+            f"key `epochs` has value {config.epochs}, the signed artifacts in {config.artifacts_path} allow "
+            f"{max_epochs}; lower it, or run `sparsyedge coordinator sign {config.artifacts_path} --max-epochs "
+            f"{config.epochs}`"
+        )
+
+
+@contextmanager
+def answering(config: RunConfig) -> Iterator[None]:
+    """Let new devices in while the block lasts, where the fleet is a secured one."""
+    authority = open_authority(config)
+    if authority is None:
+        yield
+        return
+    with serving(authority):
+        yield

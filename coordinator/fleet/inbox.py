@@ -1,0 +1,175 @@
+"""What devices send, read with suspicion: whatever arrives becomes one of these values, never an exception. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+import msgspec
+
+from sparsyedge.edge.config import Identifier
+from sparsyedge.edge.device.energy import Phase, PhaseCost
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode
+from sparsyedge.edge.protocol.mqtt import Received
+from sparsyedge.edge.text import one_line
+
+__all__ = ["Chunk", "Garbage", "Kept", "OfferMade", "Reported", "StatusChanged", "read"]
+
+PHASES = get_args(Phase)
+MAX_SAMPLES = 10**9
+"""Nobody trains on more; a weight beyond it only serves to outvote the other devices."""
+MAX_NUMBER = 2**53
+"""The largest whole number that JSON, SQLite and float64 all hold exactly."""
+MAX_INDEX_DIGITS = 7
+MAX_STATUS_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True)
+class StatusChanged:
+    """A device came or went."""
+
+    device: str
+    status: DeviceStatus
+
+
+@dataclass(frozen=True)
+class OfferMade:
+    """A device has an update."""
+
+    device: str
+    offer: Offer
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a round cost a device."""
+
+    device: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of an update."""
+
+    device: str
+    update: str
+    index: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something that no device of ours sends, and what is wrong with it."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that a device had the broker keep, and must not: it would lie in the broker's memory for ever."""
+
+    device: str
+    topic: str
+
+
+def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Reported | Chunk | Garbage | Kept | None:
+    """What a message says; None for one that means nothing to the coordinator."""
+    match topics.parse(received.topic):
+        case ("dev", device, kind, *rest) if _is_identifier(device):
+            if received.retained and (kind, rest) != ("status", []):
+                # Ours clear it, with nothing, and come back as well.
+                return Kept(device, received.topic) if received.payload else None
+            if len(received.payload) > MAX_STATUS_BYTES and kind == "status":
+                return Kept(device, received.topic)
+            try:
+                return _read_from(device, kind, rest, received)
+            except FrameError as error:
+                return Garbage(device, one_line(f"unreadable {kind}: {error}"))
+    return None
+
+
+def _read_from(
+    device: str, kind: str, rest: list[str], received: Received
+) -> StatusChanged | OfferMade | Reported | Chunk | None:
+    if kind == "status" and not rest:
+        return _read_status(device, received.payload)
+    match kind, rest:
+        case "offer", []:
+            offer = decode(received.payload, Offer)
+            _check_offer(offer)
+            return OfferMade(device, offer)
+        case "report", []:
+            report = decode(received.payload, Report)
+            _check_report(report)
+            return Reported(device, report)
+        case "up", [update, index]:
+            return Chunk(device, update, _read_index(index), received.payload)
+    return None
+
+
+def _read_status(device: str, payload: bytes) -> StatusChanged | None:
+    if not payload:  # the retained status was cleared, which says nothing about the device
+        return None
+    status = decode(payload, DeviceStatus)
+    _check_numbers(samples=status.samples)
+    _check_text(boot_id=status.boot_id, software=status.software, unfit=status.unfit, alarm=status.alarm)
+    return StatusChanged(device, status)
+
+
+def _check_offer(offer: Offer) -> None:
+    if offer.samples > MAX_SAMPLES:
+        raise FrameError(f"samples is out of bounds; allowed are 1 to {MAX_SAMPLES}")
+    _check_numbers(round=offer.round)
+    _check_report(offer.report)
+
+
+def _check_report(report: Report) -> None:
+    _check_numbers(
+        round=report.round,
+        bytes_down=report.bytes_down,
+        bytes_up=report.bytes_up,
+        steps=report.steps,
+        pid=report.pid,
+        regrown=report.regrown or 0,
+        peak_rss_mb=report.peak_rss_mb,
+        energy_hz=report.energy_hz,
+        idle_w=report.idle_w or 0.0,
+    )
+    _check_text(energy_source=report.energy_source)
+    for name, cost in report.phases.items():
+        _check_phase(name, cost)
+
+
+def _check_phase(name: str, cost: PhaseCost) -> None:
+    if name not in PHASES:
+        raise FrameError(f"phase {name[:20]!r} is unknown; allowed are {', '.join(PHASES)}")
+    _check_numbers(seconds=cost.seconds, joules=cost.joules or 0.0)
+
+
+def _check_numbers(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value <= MAX_NUMBER:
+            raise FrameError(f"{name} is out of bounds; allowed are 0 to {MAX_NUMBER}")
+
+
+def _check_text(**values: str) -> None:
+    for name, value in values.items():
+        if not value.isprintable():
+            raise FrameError(f"{name} holds characters that cannot be printed")
+
+
+def _read_index(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_INDEX_DIGITS):
+        raise FrameError(f"chunk number {text[:20]!r}")
+    return int(text)
+
+
+def _is_identifier(name: str) -> bool:
+    try:
+        msgspec.convert(name, Identifier)
+    except msgspec.ValidationError:
+        return False
+    return name.isprintable()

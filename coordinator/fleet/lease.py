@@ -1,0 +1,168 @@
+"""One coordinator per fleet: a retained lease on the broker, withdrawn by its holder's last will.
+
+A lease that is left behind (the broker came back with it, its holder did not) must not keep a fleet without a leader:
+whoever wants the fleet asks, and a holder that is alive answers at once, from a connection and a thread of its own that
+no evaluation keeps busy. Where two claim at the same moment, the earlier claim wins and the other coordinator is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import msgspec
+
+from sparsyedge.edge.errors import FrameError, LinkError, RunError
+from sparsyedge.edge.protocol.messages import Lease, Topics, decode, encode
+from sparsyedge.edge.protocol.mqtt import Connected, Link, Received
+
+__all__ = ["FleetLease"]
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 5.0
+"""How long a holder may take to answer before it counts as dead."""
+POLL_S = 0.25
+
+OpenLink = Callable[[str, tuple[str, bytes]], Link]
+"""Makes a link, not open yet, from an identity and a last will."""
+
+
+class FleetLease:
+    """A claim on a fleet, held while a `with` block lasts, which gives `check`.
+
+    The caller holds the lock of the run directory.
+    """
+
+    def __init__(self, make_link: OpenLink, topics: Topics, *, run: str, run_dir: Path) -> None:
+        self._topics = topics
+        self._own = Lease(
+            state="held",
+            holder=uuid.uuid4().hex,
+            run=run,
+            place=f"{socket.gethostname()}:{run_dir.absolute()}",
+            since_unix_s=time.time(),
+        )
+        self._link = make_link(f"{topics.fleet}-lease-{self._own.holder[:12]}", (topics.lease, b""))
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="fleet-lease", daemon=True)
+        self._lost: Lease | None = None
+
+    def __enter__(self) -> Callable[[], None]:
+        self.acquire()
+        return self.check
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        """Claim the fleet; raises RunError where another coordinator leads it."""
+        self._link.subscribe(self._topics.lease)
+        self._link.open()
+        try:
+            holder = self._find_holder()
+            if holder is not None:
+                raise RunError(_refusal(self._topics.fleet, holder))
+            self._say("held")
+        except BaseException:
+            self._link.close()
+            raise
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise RunError once another coordinator turned out to have the older claim."""
+        if self._lost is not None:
+            raise RunError(_refusal(self._topics.fleet, self._lost))
+
+    def release(self) -> None:
+        """Give the fleet back."""
+        if not self._thread.ident:
+            return
+        self._closing.set()
+        self._thread.join()
+        if self._lost is None:
+            self._publish(b"")
+        self._link.close()
+
+    def _find_holder(self) -> Lease | None:
+        """Who holds the fleet and is alive to say so."""
+        until_s = time.monotonic() + ANSWER_S
+        found: Lease | None = None
+        while time.monotonic() < until_s:
+            event = self._link.receive(POLL_S)
+            if isinstance(event, Connected):
+                self._say("asked")
+            lease = _read(event)
+            if lease is None:
+                continue
+            if lease.holder == self._own.holder:
+                # Our own question has come back, and what the broker keeps came before it: nobody else is there.
+                if found is None:
+                    return None
+            elif lease.state == "held" and lease.place != self._own.place:
+                # We hold the lock of our own run directory, so a lease from there is a dead process's.
+                found = lease
+                if lease.answers == self._own.holder:
+                    return lease
+        if found is not None:
+            log.warning("nobody answers for the lease of run %s on fleet %s; taking over", found.run, found.place)
+        return None
+
+    def _keep(self) -> None:
+        while not self._closing.is_set():
+            event = self._link.receive(POLL_S)
+            lease = _read(event)
+            if isinstance(event, Connected) or (isinstance(event, Received) and lease is None):
+                # Also where somebody's last will has taken our own lease away.
+                self._say("held")
+            elif lease is not None and lease.holder != self._own.holder:
+                self._face(lease)
+
+    def _face(self, other: Lease) -> None:
+        if other.state == "asked":
+            self._say("held", answers=other.holder)
+        elif other.place == self._own.place or _rank(self._own) < _rank(other):
+            self._say("held")
+        else:
+            self._lost = other
+
+    def _say(self, state: Literal["held", "asked"], *, answers: str = "") -> None:
+        lease = msgspec.structs.replace(self._own, state=state, answers=answers)
+        self._publish(encode(lease), retain=state == "held")
+
+    def _publish(self, payload: bytes, *, retain: bool = True) -> None:
+        try:
+            self._link.publish(self._topics.lease, payload, retain=retain, timeout_s=ANSWER_S)
+        except LinkError as error:
+            log.warning("lease not published: %s; the next connect says it again", error)
+
+
+def _read(event: Received | Connected | None) -> Lease | None:
+    """The lease in a message; None for one that was withdrawn or makes no sense."""
+    if not isinstance(event, Received) or not event.payload:
+        return None
+    try:
+        return decode(event.payload, Lease)
+    except FrameError as error:
+        log.warning("ignored a message on %s: %s", event.topic, error)
+        return None
+
+
+def _rank(lease: Lease) -> tuple[float, str]:
+    return lease.since_unix_s, lease.holder
+
+
+def _refusal(fleet: str, holder: Lease) -> str:
+    return (
+        f"fleet {fleet} is already led by run {holder.run} ({holder.place}); end that run with "
+        f"`sparsyedge coordinator stop`, or give this one another `fleet`"
+    )

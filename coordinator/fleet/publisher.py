@@ -1,0 +1,135 @@
+"""What the coordinator publishes: retained state that survives a broker's restart, and replies that do not need to."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from sparsyedge.edge.errors import LinkError, MessageTooLarge
+from sparsyedge.edge.protocol.channel import Channel
+from sparsyedge.edge.protocol.chunks import chunk_of
+from sparsyedge.edge.protocol.messages import Blob, Catalogue, Reply, RoundTask, Topics, encode
+
+__all__ = ["Outbox"]
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_TASKS = 64
+"""What was announced comes back to who watches the topic, perhaps after some more announcements."""
+
+
+class Outbox:
+    """Publishes while the broker is there and remembers what must be retained.
+
+    Starts silent: `renew`, which the owner calls on every connect, publishes all that was put so far. When the broker
+    goes away in the middle, the rest is left out until the next `renew`; devices repeat what was not answered.
+    """
+
+    def __init__(self, link: Channel, topics: Topics) -> None:
+        self._link = link
+        self._topics = topics
+        self._blobs: dict[str, tuple[Blob, Callable[[], bytes]]] = {}
+        self._withdrawn: dict[str, Blob] = {}
+        self._task: bytes = b""
+        self._announced: deque[bytes] = deque(maxlen=REMEMBERED_TASKS)
+        self._cleared = 0
+        """How often the task was said to be none."""
+        self._up = False
+
+    def renew(self) -> None:
+        """Publish all retained state; a task goes after the blobs that it names."""
+        self._up = True
+        for blob in list(self._withdrawn.values()):
+            self._clear(blob)
+        self._publish_catalogue()
+        for blob, read in list(self._blobs.values()):
+            self._publish_chunks(blob, read())
+        self.repeat_task()
+
+    def put(self, blob: Blob, read: Callable[[], bytes]) -> None:
+        """Offer a blob for download; `read` gives its content, now and after every reconnect."""
+        self._blobs[blob.sha256] = (blob, read)
+        self._withdrawn.pop(blob.sha256, None)
+        if self._up:
+            # First, so that no chunk is ever on the broker that a successor would not know of.
+            self._publish_catalogue()
+            self._publish_chunks(blob, read())
+
+    def keep_only(self, blobs: set[str]) -> None:
+        """Withdraw every blob whose hash is not among these, so that the broker can forget it."""
+        for sha256 in set(self._blobs) - blobs:
+            blob, _ = self._blobs.pop(sha256)
+            self._withdraw(blob)
+        self._publish_catalogue()
+
+    def take_over(self, left: Catalogue) -> None:
+        """Withdraw what a coordinator before this one has left on the broker and this one does not offer."""
+        for blob in left.blobs:
+            if blob.sha256 not in self._blobs:
+                self._withdraw(blob)
+            else:
+                # It may have been cut into more chunks.
+                self._clear_chunks(blob, start=self._blobs[blob.sha256][0].chunks)
+
+    def announce(self, task: RoundTask) -> None:
+        """Say what the fleet does now."""
+        self._task = encode(task)
+        self.repeat_task()
+
+    def repeat_task(self) -> None:
+        """Say once more what the fleet does now."""
+        if self._task:
+            self._announced.append(hashlib.sha256(self._task).digest())
+        else:
+            self._cleared += 1
+        self._publish(self._topics.round, self._task, retain=True)
+
+    def forget(self, topic: str) -> None:
+        """Have the broker forget what somebody else had it keep."""
+        self._publish(topic, b"", retain=True)
+
+    def has_announced(self, task: bytes) -> bool:
+        """Whether a message on the task's topic is one of ours, of which each comes back once."""
+        if not task and self._cleared:
+            self._cleared -= 1
+            return True
+        return hashlib.sha256(task).digest() in self._announced
+
+    def reply(self, device: str, reply: Reply) -> None:
+        """Answer an offer."""
+        self._publish(self._topics.reply(device), encode(reply))
+
+    def _publish_chunks(self, blob: Blob, content: bytes) -> None:
+        for index in range(blob.chunks):
+            self._publish(self._topics.chunk(blob.sha256, index), chunk_of(content, blob, index), retain=True)
+
+    def _publish_catalogue(self) -> None:
+        blobs = (*(blob for blob, _ in self._blobs.values()), *self._withdrawn.values())
+        self._publish(self._topics.catalogue, encode(Catalogue(blobs=blobs)) if blobs else b"", retain=True)
+
+    def _withdraw(self, blob: Blob) -> None:
+        self._withdrawn[blob.sha256] = blob
+        self._clear(blob)
+
+    def _clear(self, blob: Blob) -> None:
+        self._clear_chunks(blob)
+        if self._up:
+            del self._withdrawn[blob.sha256]
+
+    def _clear_chunks(self, blob: Blob, *, start: int = 0) -> None:
+        for index in range(start, blob.chunks):
+            self._publish(self._topics.chunk(blob.sha256, index), b"", retain=True)
+
+    def _publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        if not self._up:
+            return
+        try:
+            self._link.publish(topic, payload, retain=retain)
+        except MessageTooLarge as error:
+            # A fault of this one message, and no state of the link: everybody else is still answered.
+            log.error("not sent: %s", error)
+        except LinkError as error:
+            log.warning("%s; the rest waits for the broker to come back", error)
+            self._up = False

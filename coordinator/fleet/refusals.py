@@ -1,0 +1,68 @@
+"""What devices sent that was not taken: counted by a fixed set of kinds, told with bounded words and at a bounded rate.
+
+A hostile member can make up as many reasons as it likes. It cannot make up kinds, so what it costs on disk is bounded
+by rounds, devices and kinds; and it gets a few lines a minute in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparsyedge.coordinator.record.observer import Observer
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.rounds.events import RefusalKind
+from sparsyedge.edge.text import one_line
+
+__all__ = ["Refusals"]
+
+log = logging.getLogger(__name__)
+
+TOLD_PER_MINUTE = 5
+"""Refusals of one device that are told one by one."""
+MINUTE_S = 60.0
+
+
+@dataclass
+class _Told:
+    """What was told about one device in the present minute, and how much was not."""
+
+    since_s: float
+    lines: int = 0
+    left_out: int = 0
+
+
+class Refusals:
+    """Counts refusals, writes the counts now and then, and tells the observer as much as is good for it."""
+
+    def __init__(self, store: Store, observer: Observer, *, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._observer = observer
+        self._clock = clock
+        self._counts: dict[tuple[int, str, str], tuple[int, str]] = {}
+        self._told: dict[str, _Told] = {}
+
+    def count(self, device: str, kind: RefusalKind, reason: str, *, round_number: int) -> None:
+        """One more of this kind; `reason` says what was wrong with this one."""
+        reason = one_line(reason)
+        before, _ = self._counts.get((round_number, device, kind), (0, ""))
+        self._counts[round_number, device, kind] = (before + 1, reason)
+        told = self._told.setdefault(device, _Told(self._clock()))
+        if told.lines >= TOLD_PER_MINUTE:
+            told.left_out += 1
+            return
+        told.lines += 1
+        self._observer.refused(round_number=round_number, device=device, reason=reason)
+
+    def flush(self) -> None:
+        """Write the counts, once a second at most: a device that sends rubbish must not wear out the disk."""
+        if self._counts:
+            self._store.count_refusals(self._counts)
+            self._counts.clear()
+        now_s = self._clock()
+        for device, told in list(self._told.items()):
+            if now_s - told.since_s >= MINUTE_S:
+                del self._told[device]
+                if told.left_out:
+                    log.warning("refused %d more messages of device %s in the last minute", told.left_out, device)

@@ -1,0 +1,128 @@
+"""A run's own key: certified by the fleet's signing key, it signs every task, so that devices know the operator's runs.
+
+It is made when the run begins and kept in the run directory with its certificate. Where the signing key is not on the
+coordinator's machine, `sparsyedge coordinator sign --run RUN.toml` makes both on the machine that has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.fleet.broker_access import open_authority
+from sparsyedge.edge.errors import ConfigError, SecurityError
+from sparsyedge.edge.protocol.messages import RoundTask, RunCertificate
+from sparsyedge.edge.security.run_seal import certify, check_certificate, seal
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["RunKey", "certify_run", "check_run_key", "open_run_key"]
+
+KEY_NAME = "run.key"
+CERTIFICATE_NAME = "run-certificate.json"
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """What a run's tasks are signed with."""
+
+    key: Ed25519PrivateKey
+    certificate: RunCertificate
+
+    def seal(self, task: RoundTask) -> RoundTask:
+        """The task as devices of a secured fleet believe it."""
+        return seal(msgspec.structs.replace(task, certificate=self.certificate), self.key)
+
+
+def open_run_key(config: RunConfig, *, is_new: bool) -> RunKey | None:
+    """The run's key with a certificate that devices will take; None in a fleet without an authority.
+
+    It is certified, or certified anew, where the signing key is at hand. Raises SecurityError where it is not, and
+    devices would refuse the certificate that there is. `is_new` says that the run has no rounds behind it.
+    """
+    authority = open_authority(config)
+    if authority is None:
+        return None
+    certificate = _usable_certificate(authority, config, is_new=is_new) or certify_run(authority, config)
+    with authority.ledger() as ledger:
+        ledger.note_led(certificate.serial, run=certificate.run, key=certificate.key)
+    return RunKey(_load_key(config.run_path), certificate)
+
+
+def check_run_key(config: RunConfig, *, is_new: bool) -> None:
+    """Raise SecurityError where `open_run_key` would; nothing is written."""
+    authority = open_authority(config)
+    if authority is not None and _usable_certificate(authority, config, is_new=is_new) is None:
+        _signing_key(authority, config)
+
+
+def certify_run(authority: Authority, config: RunConfig) -> RunCertificate:
+    """Certify the run's key, which is made where there is none yet; earlier certificates of the fleet are void."""
+    if authority.settings.fleet != config.fleet:
+        raise ConfigError(
+            f"run {config.name} is of fleet {config.fleet!r}, the authority in {authority.folder} of fleet "
+            f"{authority.settings.fleet!r}; name the other folder with `--dir`"
+        )
+    signing_key = _signing_key(authority, config)
+    if not (config.run_path / KEY_NAME).exists():
+        _make_key(config.run_path)
+    public = _load_key(config.run_path).public_key().public_bytes_raw().hex()
+    with authority.ledger() as ledger:
+        serial = ledger.next_run_serial(config.name, public)
+    certificate = certify(public, fleet=config.fleet, run=config.name, serial=serial, signing_key=signing_key)
+    content = msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n"
+    write_atomically(config.run_path / CERTIFICATE_NAME, content)
+    return certificate
+
+
+def _usable_certificate(authority: Authority, config: RunConfig, *, is_new: bool) -> RunCertificate | None:
+    """The certificate in the run directory, unless devices would refuse it."""
+    try:
+        content = (config.run_path / CERTIFICATE_NAME).read_bytes()
+        certificate = msgspec.json.decode(content, type=RunCertificate)
+        check_certificate(certificate, fleet=config.fleet, signing_key=authority.signing_key)
+        key = _load_key(config.run_path).public_key().public_bytes_raw().hex()
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, SecurityError):
+        return None
+    with authority.ledger() as ledger:
+        last = ledger.last_led()
+    # A run that starts over under a certificate that devices know would be rounds behind what they have seen.
+    is_seen = certificate.serial < last or (is_new and certificate.serial == last)
+    return certificate if (certificate.run, certificate.key) == (config.name, key) and not is_seen else None
+
+
+def _signing_key(authority: Authority, config: RunConfig) -> Ed25519PrivateKey:
+    try:
+        return authority.private_signing_key()
+    except OSError as error:
+        raise SecurityError(
+            f"run {config.name} has no certificate that devices would take, and {authority.folder / 'signing.key'} "
+            f"cannot be read ({error.strerror}); run `sparsyedge coordinator sign --run RUN.toml` on the machine that "
+            f"has the signing key, and copy {KEY_NAME} and {CERTIFICATE_NAME} to {config.run_path}"
+        ) from error
+
+
+def _make_key(run_dir: Path) -> None:
+    private = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    try:
+        write_atomically(run_dir / KEY_NAME, private, private=True)
+    except OSError as error:
+        raise SecurityError(f"cannot write {run_dir / KEY_NAME}: {error.strerror}; choose another `run_dir`") from error
+
+
+def _load_key(run_dir: Path) -> Ed25519PrivateKey:
+    path = run_dir / KEY_NAME
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise SecurityError(f"{path} is not a key that can be read: {error}; remove it and start again") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SecurityError(f"{path} is not the key of a run; remove it and start again")
+    return key

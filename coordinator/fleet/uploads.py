@@ -1,0 +1,58 @@
+"""Updates on their way in: one at a time per device, only those that were granted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparsyedge.coordinator.rounds.stages import Granted
+from sparsyedge.edge.protocol.chunks import Assembly
+from sparsyedge.edge.protocol.messages import Offer
+
+__all__ = ["Upload", "Uploads"]
+
+
+class Upload:
+    """An update in the making, and the offer that announced it."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self.assembly = Assembly(offer.update)
+
+    @property
+    def update(self) -> str:
+        """The hash of the update."""
+        return self.offer.update.sha256
+
+
+class Uploads:
+    """The uploads in progress by device; holds no more memory than their offers declare."""
+
+    def __init__(self) -> None:
+        self._by_device: dict[str, Upload] = {}
+
+    def begin(self, device: str, offer: Offer) -> Upload:
+        """The upload of what was offered: the one in progress with what it has so far, or a new one."""
+        upload = self._by_device.get(device)
+        if upload is None or upload.offer.update != offer.update:
+            upload = self._by_device[device] = Upload(offer)
+        upload.offer = offer
+        return upload
+
+    def get(self, device: str, update: str) -> Upload | None:
+        """The upload of that update, if it is in progress."""
+        upload = self._by_device.get(device)
+        return upload if upload is not None and upload.update == update else None
+
+    def unfinished(self) -> dict[str, str]:
+        """By device, what was begun and is not complete, as a reason to refuse it."""
+        return {
+            device: f"the upload of update {upload.update[:12]} was not finished when the round closed"
+            for device, upload in self._by_device.items()
+            if not upload.assembly.complete
+        }
+
+    def keep_only(self, granted: Mapping[str, Granted]) -> None:
+        """Forget what is not granted any more."""
+        for device, upload in list(self._by_device.items()):
+            if device not in granted or granted[device].update != upload.update:
+                del self._by_device[device]

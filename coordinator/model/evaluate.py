@@ -1,0 +1,89 @@
+"""How good a global model is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.coordinator.record.records import Evaluation
+from sparsyedge.edge.data import Dataset, Samples
+from sparsyedge.edge.data.classes import fit_to_model
+from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.inference.eval_session import EvalSession
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
+
+__all__ = ["Evaluator", "evaluation_samples", "global_sparsity"]
+
+EVALUATION_BATCH = 50
+"""Small enough that activations take less memory than the model does."""
+
+
+class Evaluator:
+    """Evaluates states on one set of samples."""
+
+    def __init__(self, session: EvalSession, samples: Samples, label_mixes: NDArray[np.float64] | None = None) -> None:
+        """`label_mixes`, which simulations know, has a row per device: the share of each class among its samples."""
+        self._session = session
+        self._samples = samples
+        self._label_mixes = label_mixes
+
+    def __call__(self, state: State) -> Evaluation:
+        """Accuracy and loss of the state over all samples, by its running statistics."""
+        self._session.load(state)
+        loss_sum = 0.0
+        # As many places as the model has classes, which the first batch shows.
+        right, seen = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        for start in range(0, len(self._samples), EVALUATION_BATCH):
+            stop = min(start + EVALUATION_BATCH, len(self._samples))
+            x, y = self._samples.batch(np.arange(start, stop))
+            loss, logits = self._session.evaluate(x, y)
+            classes = logits.shape[1]
+            right = _add(right, np.bincount(y[logits.argmax(axis=1) == y], minlength=classes))
+            seen = _add(seen, np.bincount(y, minlength=classes))
+            loss_sum += loss * len(y)
+        by_class = tuple(float(hits / count) if count else math.nan for hits, count in zip(right, seen, strict=True))
+        return Evaluation(
+            int(right.sum()) / len(self._samples),
+            loss_sum / len(self._samples),
+            by_class=by_class,
+            by_device=() if self._label_mixes is None else _by_device(self._label_mixes, by_class),
+        )
+
+
+def _by_device(label_mixes: NDArray[np.float64], by_class: tuple[float, ...]) -> tuple[float, ...]:
+    """What a model gets right of each device's mix; a class that the test part lacks counts for no device."""
+    known = np.array([label for label, accuracy in enumerate(by_class) if not math.isnan(accuracy)])
+    known = known[known < label_mixes.shape[1]]
+    weights = label_mixes[:, known]
+    totals = weights.sum(axis=1)
+    hits = weights @ np.array(by_class)[known]
+    return tuple(float(hit / total) for hit, total in zip(hits, totals, strict=True) if total > 0)
+
+
+def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return counts if not len(total) else total + counts
+
+
+def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) -> float:
+    """The share of prunable weights that are exactly zero."""
+    names = tuple(prunable)
+    size = sum(state[name].size for name in names)
+    return 1.0 - count_nonzero(state, names) / size if size else 0.0
+
+
+def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:
+    """The test part with the labels that the model knows its classes by; raises DataError where it does not fit.
+
+    Classes that go by name may be missing. By number alone, another number of them means another data set.
+    """
+    by_name = dataset.names and manifest.class_names
+    if not by_name and dataset.classes != manifest.classes:
+        raise DataError(
+            f"data set {dataset.name} has {dataset.classes} classes, the artifacts were exported for "
+            f"{manifest.classes}; name the data set of the export"
+        )
+    return fit_to_model(dataset.test, dataset.names, manifest, owner=f"data set {dataset.name}")

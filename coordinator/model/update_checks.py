@@ -1,0 +1,73 @@
+"""Whether an update may be averaged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.model.prune import removed_count
+from sparsyedge.edge.tensors import State
+from sparsyedge.edge.wire.frame import FrameHeader, LazyFrame, decode_lazily
+
+__all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
+
+FRAME_SLACK_BYTES = 128 << 10
+"""Header and digest, and what zstd adds to bytes that it cannot compress."""
+
+
+def nonzero_budget(manifest: Manifest) -> int:
+    """How many prunable weights of an update may differ from zero, or from the base where changes are pruned."""
+    method = manifest.method
+    size = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
+    # A device of the densest group may send the most.
+    return size if method.uplink == "whole" else size - removed_count(size, min(method.sparsity, *method.sparsities, 1))
+
+
+def max_update_bytes(manifest: Manifest) -> int:
+    """No frame of an honest update is larger: all that it may keep and a bit per entry for masks, uncompressed."""
+    entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
+    prunable = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
+    # Where changes are pruned, and not weights, all weights travel.
+    kept = nonzero_budget(manifest) if manifest.method.uplink == "weights" else prunable
+    return 4 * (entries - prunable + kept) + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
+
+
+def verify_update(
+    frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str, base_state: State | None = None
+) -> LazyFrame:
+    """The update, without its zeros; raises FrameError where it is not one for this round or would harm the average.
+
+    An update may come as a difference to model `base`, and then needs `base_state`.
+    """
+    update = decode_lazily(frame, manifest.shapes, base_state)
+    _check_header(update.header, run=run, round_number=round_number, base=base)
+    for name in update:
+        if not np.isfinite(update[name]).all():
+            raise FrameError(f"{name} holds NaN or infinity; the learning rate may be too high for this device's data")
+    for norm in manifest.batch_norms:
+        if (update[norm.variance] < 0).any():
+            raise FrameError(f"{norm.variance} holds a negative variance")
+    _check_budget(update, manifest, base_state)
+    return update
+
+
+def _check_budget(update: LazyFrame, manifest: Manifest, base_state: State | None) -> None:
+    if manifest.method.uplink == "delta" and base_state is not None:
+        what, found = "changed", sum(int(np.count_nonzero(update[n] != base_state[n])) for n in manifest.prunable)
+    else:
+        what, found = "non-zero", sum(int(np.count_nonzero(update[name])) for name in manifest.prunable)
+    allowed = nonzero_budget(manifest)
+    if found > allowed:
+        raise FrameError(f"update has {found} {what} weights, sparsity {manifest.method.sparsity} allows {allowed}")
+
+
+def _check_header(header: FrameHeader, *, run: str, round_number: int, base: str) -> None:
+    found = (header.run, header.round, header.base_id)
+    if found != (run, round_number, base):
+        raise FrameError(
+            f"frame is for run {header.run[:64]!r}, round {header.round}, base {header.base_id[:12]!r}; "
+            f"wanted is run {run!r}, round {round_number}, base {base[:12]!r}"
+        )

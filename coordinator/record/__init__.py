@@ -1,0 +1,1 @@
+"""What a run leaves behind: the store, its records, metrics and tables."""

@@ -1,0 +1,363 @@
+"""run.sqlite: what happened in a run, written as it happens by one coordinator and read by anybody."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+from sparsyedge.coordinator.aggregation.influence import Share
+from sparsyedge.coordinator.record.records import Evaluation, Stretch
+from sparsyedge.coordinator.record.schema import SCHEMA, SCHEMA_VERSION
+from sparsyedge.coordinator.record.store_reader import StoreReader
+from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.faults import crash_point
+from sparsyedge.edge.protocol.messages import DeviceStatus, Report
+from sparsyedge.edge.storage import make_private_folder
+
+__all__ = ["STORE_NAME", "AcceptedUpdate", "ClosedRound", "Store"]
+
+STORE_NAME = "run.sqlite"
+
+RunOutcome = Literal["finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedUpdate:
+    """An update that will be averaged; its frame is on disk already."""
+
+    round: int
+    device: str
+    samples: int
+    sha256: str
+    bytes: int
+    nonzeros: int
+    """Values that travelled: the weights that are kept, and all of the other tensors."""
+    signature: str = ""
+    """The device's, of its offer; empty in a fleet without an authority."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedRound:
+    """What came of a round."""
+
+    round: int
+    model_id: str
+    seconds: float
+    global_sparsity: float
+    evaluation: Evaluation | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The figures of metrics.py, by name."""
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """What each update counted for, by device."""
+
+
+class Store(StoreReader):
+    """One run's SQLite file; every method is one transaction, durable when it returns."""
+
+    @classmethod
+    def create(
+        cls,
+        run_dir: Path,
+        *,
+        name: str,
+        fleet: str,
+        rounds: int,
+        dense_bytes: int,
+        config: str,
+        artifacts_id: str = "",
+        began_from: str = "",
+    ) -> Self:
+        """A new store in `run_dir`; raises RunError where a run is there already, which is never overwritten."""
+        path = run_dir / STORE_NAME
+        try:
+            make_private_folder(run_dir)
+            # SQLite gives its other files the mode of this one.
+            path.touch(mode=0o600, exist_ok=False)
+        except FileExistsError as error:
+            raise RunError(f"{run_dir} already holds a run; choose another `run_dir` in the config") from error
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {run_dir}: {error}; choose another `run_dir`") from error
+        store = cls(path)
+        now = time.time()
+        store._db.executescript(SCHEMA)
+        with store._db as db:
+            db.execute(
+                "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, "
+                "artifacts_id, began_from, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?, ?)",
+                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, artifacts_id, began_from, config),
+            )
+            db.execute("INSERT INTO stretches VALUES (1, ?, ?, ?)", (rounds, config, now))
+        crash_point("before-commit")
+        # The version comes last: a store without it was cut short and is refused.
+        store._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        return store
+
+    @classmethod
+    def exists(cls, run_dir: Path) -> bool:
+        """Whether a run is there; what is left of one that was cut short while it was set up is removed.
+
+        Only for who holds the lock of the run directory.
+        """
+        path = run_dir / STORE_NAME
+        if not path.is_file():
+            return False
+        with closing(cls(path)) as store:
+            if store._version() != 0:
+                return True
+        for suffix in ("", "-wal", "-shm"):
+            (run_dir / f"{STORE_NAME}{suffix}").unlink(missing_ok=True)
+        return False
+
+    @classmethod
+    def open(cls, run_dir: Path) -> Self:
+        """The store of a run that exists; raises RunError where there is none, or one of another version."""
+        path = run_dir / STORE_NAME
+        if not path.is_file():
+            raise RunError(f"no run in {run_dir}: it has no {STORE_NAME}; check the path")
+        store = cls(path)
+        found = store._version()
+        if found == 0:
+            store.close()
+            raise RunError(f"the run in {run_dir} is only being set up, or was cut short in it; try again in a moment")
+        if found != SCHEMA_VERSION:
+            store.close()
+            raise RunError(
+                f"run store {path} has version {found}, this sparsyedge reads version {SCHEMA_VERSION}; "
+                f"use the sparsyedge that made the run"
+            )
+        return store
+
+    def _version(self) -> int:
+        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, durable when it ends."""
+        with self._db as db:
+            yield db
+            crash_point("before-commit")
+        crash_point("after-commit")
+
+    def resume_run(self, *, stretch: Stretch | None = None, config: str = "") -> None:
+        """Record that a new process leads the run; requests to the one before are void.
+
+        With a `stretch`, the run has another number of rounds from here on, and goes by another `config`.
+        """
+        with self._transaction() as db:
+            if stretch is not None:
+                db.execute(
+                    "INSERT OR REPLACE INTO stretches VALUES (?, ?, ?, ?)",
+                    (stretch.first_round, stretch.rounds, config, time.time()),
+                )
+                db.execute("UPDATE run SET rounds = ?, config = ?", (stretch.rounds, config))
+            db.execute(
+                "UPDATE run SET state = 'running', reason = '', pid = ?, seen_at = ?", (os.getpid(), time.time())
+            )
+            db.execute("DELETE FROM requests WHERE kind = 'stop'")
+            db.execute("UPDATE devices SET online = 0, unfit = ''")
+
+    def touch(self) -> None:
+        """Say that the coordinator is alive."""
+        with self._transaction() as db:
+            db.execute("UPDATE run SET seen_at = ?", (time.time(),))
+
+    def note_device(self, device: str, status: DeviceStatus) -> None:
+        """Record that a device came, went or became unfit; one that went says nothing of its data, so that is kept."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO devices (device, online, samples, software, unfit, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (device) DO UPDATE SET online = excluded.online, seen_at = excluded.seen_at, "
+                "unfit = excluded.unfit, "
+                "samples = iif(excluded.online, excluded.samples, samples), "
+                "software = iif(excluded.online, excluded.software, software)",
+                (device, status.state == "online", status.samples, status.software, status.unfit, time.time()),
+            )
+
+    def note_alarm(self, device: str, alarm: str) -> None:
+        """Record what is wrong about a device beyond a message of it."""
+        with self._transaction() as db:
+            db.execute("UPDATE devices SET alarm = ? WHERE device = ?", (alarm, device))
+
+    def open_round(
+        self, round_number: int, *, base: str, base_nonzeros: int, learning_rate: float, cohort: tuple[str, ...]
+    ) -> None:
+        """Record a round that begins, and how many values of its model travel to a device."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO rounds (round, base_model_id, base_nonzeros, learning_rate, cohort, opened_at) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (round_number, base, base_nonzeros, learning_rate, json.dumps(cohort), time.time()),
+            )
+
+    def extend_round(self, round_number: int, *, cohort: tuple[str, ...], extensions: int) -> None:
+        """Record a deadline that passed in vain."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE rounds SET cohort = ?, extensions = ? WHERE round = ?",
+                (json.dumps(cohort), extensions, round_number),
+            )
+
+    def replace_member(self, round_number: int, *, cohort: tuple[str, ...]) -> None:
+        """Record the cohort in which another device has taken the place of one that will not train."""
+        with self._transaction() as db:
+            db.execute("UPDATE rounds SET cohort = ? WHERE round = ?", (json.dumps(cohort), round_number))
+
+    def accept_update(self, update: AcceptedUpdate, report: Report) -> None:
+        """Record an update and what it cost so far; a second one of the same device and round is a fault of ours."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO updates (round, device, samples, sha256, bytes, nonzeros, signature, accepted_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    update.round,
+                    update.device,
+                    update.samples,
+                    update.sha256,
+                    update.bytes,
+                    update.nonzeros,
+                    update.signature,
+                    time.time(),
+                ),
+            )
+            self._put_report(update.device, update.round, report)
+
+    def add_report(self, device: str, report: Report) -> bool:
+        """Record a round's cost once more; False where no update of that device and round was accepted."""
+        with self._transaction() as db:
+            known = db.execute(
+                "SELECT 1 FROM updates WHERE round = ? AND device = ?", (report.round, device)
+            ).fetchone()
+            if known:
+                self._put_report(device, report.round, report)
+        return known is not None
+
+    def _put_report(self, device: str, round_number: int, report: Report) -> None:
+        source, kind = report.energy_source, report.energy_kind
+        self._db.execute(
+            "INSERT OR REPLACE INTO reports "
+            "(round, device, pid, steps, loss, peak_rss_mb, bytes_down, bytes_up, source, kind, hz, idle_w, regrown) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                round_number,
+                device,
+                report.pid,
+                report.steps,
+                report.loss,
+                report.peak_rss_mb,
+                report.bytes_down,
+                report.bytes_up,
+                source,
+                kind,
+                report.energy_hz,
+                report.idle_w,
+                report.regrown,
+            ),
+        )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO phases (round, device, phase, seconds, joules, source, kind) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (round_number, device, phase, cost.seconds, cost.joules, source, kind)
+                for phase, cost in report.phases.items()
+            ],
+        )
+
+    def count_refusals(self, refusals: Mapping[tuple[int, str, str], tuple[int, str]]) -> None:
+        """Add to the counts by (round, device, kind); of the reasons of a kind the last one is kept."""
+        now = time.time()
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO refusals (round, device, kind, count, reason, at) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (round, device, kind) DO UPDATE SET count = count + excluded.count, "
+                "reason = excluded.reason, at = excluded.at",
+                [(*key, count, reason, now) for key, (count, reason) in refusals.items()],
+            )
+
+    def close_round(self, closed: ClosedRound) -> None:
+        """Record a round's model and how good it is."""
+        evaluation = closed.evaluation
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE rounds SET closed_at = ?, seconds = ?, model_id = ?, global_sparsity = ?, test_accuracy = ?, "
+                "test_loss = ? WHERE round = ?",
+                (
+                    time.time(),
+                    closed.seconds,
+                    closed.model_id,
+                    closed.global_sparsity,
+                    evaluation.accuracy if evaluation else None,
+                    evaluation.loss if evaluation else None,
+                    closed.round,
+                ),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO metrics (round, name, value) VALUES (?, ?, ?)",
+                [(closed.round, name, value) for name, value in closed.metrics.items()],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO adjustments (round, device, samples, weight, cut, clipped) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (closed.round, device, share.samples, share.weight, share.cut, share.clipped)
+                    for device, share in closed.shares.items()
+                    if share.cut or share.clipped < 1
+                ],
+            )
+            db.execute("UPDATE run SET model_id = ?", (closed.model_id,))
+
+    def end_run(self, state: RunOutcome, *, reason: str = "", model_sha256: str | None = None) -> None:
+        """Record how the run ended."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE run SET state = ?, reason = ?, model_sha256 = ?, seen_at = ?",
+                (state, reason, model_sha256, time.time()),
+            )
+
+    def note_quarantine(self, device: str, *, until_round: int, reason: str) -> None:
+        """Record that a device is left out until a round, and why; 0 where it is left out no more."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE devices SET quarantined_until = ?, quarantine = ? WHERE device = ?",
+                (until_round, reason, device),
+            )
+
+    def take_releases(self) -> tuple[str, ...]:
+        """The devices that somebody lets out of quarantine; each is given once."""
+        rows = self._db.execute("SELECT device FROM requests WHERE kind = 'release'").fetchall()
+        if rows:
+            with self._transaction() as db:
+                db.execute("DELETE FROM requests WHERE kind = 'release'")
+        return tuple(row["device"] for row in rows)
+
+    def request_release(self, device: str) -> None:
+        """Ask the coordinator to let a device out of quarantine."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO requests (kind, device, at) VALUES ('release', ?, ?)", (device, time.time()))
+
+    def request_stop(self) -> None:
+        """Ask the coordinator that runs, in whichever process, to stop after its open round."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO requests (kind, at) VALUES ('stop', ?)", (time.time(),))
+
+    def request_pause(self) -> None:
+        """Ask the coordinator to open no round until it is told to go on."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO requests (kind, at) VALUES ('pause', ?)", (time.time(),))
+
+    def request_resume(self) -> None:
+        """Take the request to pause back."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM requests WHERE kind = 'pause'")
+
+    def set_state(self, state: Literal["running", "paused"]) -> None:
+        """Record whether rounds are opened."""
+        with self._transaction() as db:
+            db.execute("UPDATE run SET state = ?", (state,))

@@ -1,0 +1,296 @@
+"""What anybody reads of run.sqlite; store.py writes it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from sparsyedge.coordinator.record.database import open_database
+from sparsyedge.coordinator.record.records import (
+    AdjustmentRecord,
+    DeviceRecord,
+    MemberRecord,
+    OpenRecord,
+    PhaseRecord,
+    Progress,
+    RefusalRecord,
+    RoundRecord,
+    RunRecord,
+    RunSummary,
+    Stretch,
+)
+from sparsyedge.coordinator.rounds.conduct import STRIKES, Conduct
+from sparsyedge.coordinator.rounds.deadlines import remember
+from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.errors import RunError
+
+__all__ = ["StoreReader"]
+
+BUSY_TIMEOUT_S = 5.0
+
+
+class StoreReader:
+    """The reading half of a run's SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # The demo builds a coordinator in one thread and runs it in another; only one of them uses it at a time.
+            self._db = open_database(path, name="the run store", timeout_s=BUSY_TIMEOUT_S, any_thread=True)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # WAL's own default leaves the last transactions to a power cut, and an acknowledged update must survive it.
+            self._db.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error as error:
+            raise RunError(f"cannot open the run store {path}: {error}; check that it is a run directory") from error
+
+    def wait_for_lock(self, keep_waiting: Callable[[], bool]) -> None:
+        """Wait from now on for whoever has the file, as long as `keep_waiting` says so, instead of giving up."""
+        self._db.keep_waiting = keep_waiting
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def requests(self) -> frozenset[str]:
+        """What people asked of the coordinator and has not been taken back: `stop`, `pause`."""
+        return frozenset(row["kind"] for row in self._db.execute("SELECT DISTINCT kind FROM requests"))
+
+    def stop_requested(self) -> bool:
+        """Whether somebody asked for the run to stop."""
+        return "stop" in self.requests()
+
+    def response_times(self) -> dict[str, tuple[float, ...]]:
+        """How long each device took for its last updates, from the round's opening to the update's acceptance."""
+        rows = self._db.execute(
+            # The clock may have been set in between. What a round took in all is counted by one that nobody sets.
+            "SELECT u.device, MIN(u.accepted_at - r.opened_at, COALESCE(r.seconds, 1e300)) AS seconds "
+            "FROM updates u JOIN rounds r ON r.round = u.round ORDER BY u.device, u.round"
+        )
+        times: dict[str, tuple[float, ...]] = {}
+        for row in rows:
+            times = remember(times, row["device"], max(0.0, row["seconds"]))
+        return times
+
+    def config(self) -> str:
+        """The config that the run goes by, as JSON: the one that it was begun with, or last changed to."""
+        config: str = self._db.execute("SELECT config FROM run").fetchone()[0]
+        return config
+
+    def artifacts_id(self) -> str:
+        """The id of the artifacts that the run was begun with."""
+        found: str = self._db.execute("SELECT artifacts_id FROM run").fetchone()[0]
+        return found
+
+    def progress(self) -> Progress:
+        """How far the run is: what a coordinator must know to go on with it."""
+        closed = self._db.execute(
+            "SELECT round, base_model_id, model_id FROM rounds WHERE closed_at IS NOT NULL ORDER BY round DESC LIMIT 1"
+        ).fetchone()
+        row = self._db.execute(
+            "SELECT round, cohort, extensions, opened_at, learning_rate FROM rounds WHERE closed_at IS NULL "
+            "ORDER BY round LIMIT 1"
+        ).fetchone()
+        opened = None
+        if row is not None:
+            opened = OpenRecord(
+                round=row["round"],
+                cohort=tuple(json.loads(row["cohort"])),
+                extensions=row["extensions"],
+                opened_at=row["opened_at"],
+                accepted=self.accepted(row["round"]),
+                learning_rate=row["learning_rate"],
+            )
+        return Progress(
+            closed_round=closed["round"] if closed else 0,
+            model_id=closed["model_id"] if closed else None,
+            base_model_id=closed["base_model_id"] if closed else None,
+            closed_accepted=self.accepted(closed["round"]) if closed else {},
+            open=opened,
+            first_round=self.stretches()[-1].first_round,
+        )
+
+    def quarantines(self) -> dict[str, Conduct]:
+        """The devices that are left out, as far as a coordinator that goes on must know."""
+        rows = self._db.execute("SELECT device, quarantined_until, quarantine FROM devices WHERE quarantined_until > 0")
+        return {
+            row["device"]: Conduct(
+                cause="failed",
+                reason=row["quarantine"],
+                strikes=STRIKES,
+                last_round=0,
+                until_round=row["quarantined_until"],
+            )
+            for row in rows
+        }
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        """How many rounds the run was to have, in order of the rounds from which on."""
+        rows = self._db.execute("SELECT first_round, rounds FROM stretches ORDER BY first_round")
+        return tuple(Stretch(**dict(row)) for row in rows)
+
+    def accepted(self, round_number: int) -> dict[str, str]:
+        """The hash of every accepted update of a round, by device."""
+        rows = self._db.execute("SELECT device, sha256 FROM updates WHERE round = ?", (round_number,))
+        return {row["device"]: row["sha256"] for row in rows}
+
+    def signatures(self, round_number: int) -> dict[str, str]:
+        """The device's signature of every accepted update of a round, by device."""
+        rows = self._db.execute("SELECT device, signature FROM updates WHERE round = ?", (round_number,))
+        return {row["device"]: row["signature"] for row in rows}
+
+    def acceptance_times(self, round_number: int) -> list[float]:
+        """When each update of a round was accepted."""
+        rows = self._db.execute("SELECT accepted_at FROM updates WHERE round = ? ORDER BY accepted_at", (round_number,))
+        return [row["accepted_at"] for row in rows]
+
+    def samples(self, round_number: int) -> dict[str, int]:
+        """How many samples every device of a round claims whose update was accepted."""
+        rows = self._db.execute("SELECT device, samples FROM updates WHERE round = ?", (round_number,))
+        return {row["device"]: row["samples"] for row in rows}
+
+    def run(self) -> RunRecord:
+        """The run itself."""
+        row = self._db.execute(
+            "SELECT name, fleet, state, reason, rounds, created_at, seen_at, pid, dense_bytes, model_id, model_sha256, "
+            "began_from FROM run"
+        ).fetchone()
+        return RunRecord(**dict(row))
+
+    def rounds(self) -> tuple[RoundRecord, ...]:
+        """The closed rounds in order."""
+        rows = self._db.execute(
+            "SELECT r.round, r.test_accuracy, r.test_loss, r.global_sparsity, r.seconds, r.learning_rate, r.model_id, "
+            "  run.dense_bytes, "
+            "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) AS updates, "
+            "  (SELECT COALESCE(SUM(u.bytes), 0) FROM updates u WHERE u.round = r.round) AS bytes_up, "
+            "  (SELECT COALESCE(SUM(p.bytes_down), 0) FROM reports p WHERE p.round = r.round) AS bytes_down, "
+            "  (SELECT COALESCE(SUM(u.nonzeros), 0) FROM updates u WHERE u.round = r.round) AS nonzeros_up, "
+            "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) * r.base_nonzeros AS nonzeros_down, "
+            "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused "
+            "FROM rounds r, run WHERE r.closed_at IS NOT NULL ORDER BY r.round"
+        )
+        return tuple(RoundRecord(**dict(row)) for row in rows)
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """The figures of every closed round by name: those of the model, then what devices reported, averaged."""
+        figures: dict[int, dict[str, float]] = {}
+        for row in self._db.execute("SELECT round, name, value FROM metrics ORDER BY round, rowid"):
+            figures.setdefault(row["round"], {})[row["name"]] = math.nan if row["value"] is None else row["value"]
+        reported = self._db.execute(
+            "SELECT r.round, AVG(r.loss) AS loss_devices, AVG(r.regrown) AS regrown_devices, "
+            "  (SELECT SUM(p.seconds) FROM phases p WHERE p.round = r.round) / COUNT(*) AS seconds_device, "
+            "  (SELECT SUM(p.joules) FROM phases p WHERE p.round = r.round) / COUNT(*) AS joules_device "
+            "FROM reports r GROUP BY r.round"
+        )
+        for row in reported:
+            values = {name: row[name] for name in row.keys() if name != "round" and row[name] is not None}  # noqa: SIM118
+            if row["round"] in figures:
+                figures[row["round"]] |= values
+        return figures
+
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """The devices of which an update was accepted, in order of their names."""
+        rows = self._db.execute(
+            "SELECT r.device AS id, COUNT(*) AS rounds, SUM(r.steps) AS steps, MAX(r.peak_rss_mb) AS peak_rss_mb, "
+            "  SUM(r.bytes_down) AS bytes_down, SUM(r.bytes_up) AS bytes_up, "
+            "  COALESCE((SELECT d.online FROM devices d WHERE d.device = r.device), 0) AS online, "
+            "  l.pid, l.loss AS last_loss, l.source AS energy_source, l.kind AS energy_kind, "
+            "  l.hz AS energy_hz, l.idle_w "
+            "FROM reports r JOIN reports l ON l.device = r.device "
+            "  AND l.round = (SELECT MAX(m.round) FROM reports m WHERE m.device = r.device) "
+            "GROUP BY r.device ORDER BY r.device"
+        ).fetchall()
+        phases = self._phases()
+        return tuple(
+            DeviceRecord(**{**dict(row), "online": bool(row["online"]), "phases": phases.get(row["id"], {})})
+            for row in rows
+        )
+
+    def members(self) -> tuple[MemberRecord, ...]:
+        """Everybody who was heard of, in order of their names."""
+        refusals: dict[str, list[RefusalRecord]] = {}
+        for refusal in self.refusals():
+            refusals.setdefault(refusal.device, []).append(refusal)
+        adjustments: dict[str, list[AdjustmentRecord]] = {}
+        for adjustment in self.adjustments():
+            adjustments.setdefault(adjustment.device, []).append(adjustment)
+        rows = self._db.execute(
+            "SELECT n.device, COALESCE(d.online, 0) AS online, COALESCE(d.unfit, '') AS unfit, "
+            "  COALESCE(d.quarantined_until, 0) AS quarantined_until, COALESCE(d.quarantine, '') AS quarantine, "
+            "  COALESCE(d.alarm, '') AS alarm, "
+            "  MAX(COALESCE(d.seen_at, 0), "
+            "      COALESCE((SELECT MAX(accepted_at) FROM updates u WHERE u.device = n.device), 0), "
+            "      COALESCE((SELECT MAX(at) FROM refusals f WHERE f.device = n.device), 0)) AS seen_at, "
+            "  (SELECT MAX(round) FROM updates u WHERE u.device = n.device) AS last_round, "
+            "  (SELECT COUNT(*) FROM updates u WHERE u.device = n.device) AS updates, "
+            "  (SELECT COALESCE(SUM(seconds), 0.0) FROM phases p WHERE p.device = n.device) AS seconds, "
+            "  (SELECT SUM(joules) FROM phases p WHERE p.device = n.device) AS joules, "
+            "  (SELECT COALESCE(SUM(bytes_down), 0) FROM reports r WHERE r.device = n.device) AS bytes_down, "
+            "  (SELECT COALESCE(SUM(bytes_up), 0) FROM reports r WHERE r.device = n.device) AS bytes_up, "
+            "  COALESCE((SELECT kind FROM reports r WHERE r.device = n.device ORDER BY round DESC LIMIT 1), 'none') "
+            "    AS energy_kind "
+            "FROM (SELECT device FROM devices UNION SELECT device FROM updates UNION SELECT device FROM refusals) n "
+            "LEFT JOIN devices d ON d.device = n.device ORDER BY n.device"
+        )
+        return tuple(
+            MemberRecord(
+                **{
+                    **dict(row),
+                    "online": bool(row["online"]),
+                    "seen_at": row["seen_at"] or None,
+                    "refusals": tuple(refusals.get(row["device"], ())),
+                    "adjustments": tuple(adjustments.get(row["device"], ())),
+                }
+            )
+            for row in rows.fetchall()
+        )
+
+    def _phases(self) -> dict[str, dict[str, PhaseCost]]:
+        """What each phase cost each device in all; joules are None where no round of it has any."""
+        rows = self._db.execute(
+            "SELECT device, phase, SUM(seconds) AS seconds, SUM(joules) AS joules FROM phases "
+            "GROUP BY device, phase ORDER BY device, MIN(rowid)"
+        )
+        costs: dict[str, dict[str, PhaseCost]] = {}
+        for row in rows:
+            costs.setdefault(row["device"], {})[row["phase"]] = PhaseCost(row["seconds"], row["joules"])
+        return costs
+
+    def phase_records(self) -> tuple[PhaseRecord, ...]:
+        """What every phase cost, in order of rounds, devices and of the phases themselves."""
+        rows = self._db.execute(
+            "SELECT round, device, phase, seconds, joules, kind FROM phases ORDER BY round, device, rowid"
+        )
+        return tuple(PhaseRecord(**dict(row)) for row in rows)
+
+    def opened_at(self) -> dict[int, float]:
+        """When each round was announced."""
+        return {row["round"]: row["opened_at"] for row in self._db.execute("SELECT round, opened_at FROM rounds")}
+
+    def refusals(self) -> tuple[RefusalRecord, ...]:
+        """What was not taken, in order of rounds."""
+        rows = self._db.execute("SELECT round, device, kind, reason, count FROM refusals ORDER BY round, device, kind")
+        return tuple(RefusalRecord(**dict(row)) for row in rows)
+
+    def adjustments(self) -> tuple[AdjustmentRecord, ...]:
+        """The updates that counted for less than their devices would have them, in order of rounds."""
+        rows = self._db.execute("SELECT * FROM adjustments ORDER BY round, device")
+        return tuple(AdjustmentRecord(**{**dict(row), "cut": bool(row["cut"])}) for row in rows)
+
+    def adjusted_devices(self) -> frozenset[str]:
+        """Of whom that was ever notable."""
+        return frozenset(adjustment.device for adjustment in self.adjustments() if adjustment.notable)
+
+    def summary(self) -> RunSummary:
+        """Everything at once."""
+        return RunSummary(
+            run=self.run(),
+            run_dir=str(self._path.parent.resolve()),
+            rounds=self.rounds(),
+            devices=self.devices(),
+            refusals=self.refusals(),
+            stretches=self.stretches(),
+        )

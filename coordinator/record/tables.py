@@ -1,0 +1,101 @@
+"""Tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import get_args
+
+from rich import box
+from rich.table import Table
+
+from sparsyedge.coordinator.record.records import DeviceRecord, RoundRecord, RunRecord, RunSummary
+from sparsyedge.edge.device.energy import Phase, PhaseCost
+
+__all__ = ["compact_table", "describe_history", "describe_run", "device_table", "meter_line", "ratio", "round_table"]
+
+FLOAT32_BYTES = 4
+PHASES: tuple[str, ...] = get_args(Phase)
+
+
+def describe_run(run: RunRecord, closed: int) -> str:
+    """How far a run is, in a line."""
+    line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
+    if run.state in ("running", "paused"):
+        return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
+    return f"{line}; {run.reason}" if run.reason else line
+
+
+def describe_history(summary: RunSummary) -> Iterator[str]:
+    """What the run began from, and when it was made longer, a line each."""
+    if summary.run.began_from:
+        yield f"began from {summary.run.began_from}"
+    for before, after in pairwise(summary.stretches):
+        yield f"from round {after.first_round} on: {after.rounds} rounds in all, planned were {before.rounds}"
+
+
+def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
+    """One row per closed round."""
+    title = "rounds (MB of all devices; bytes and non-zeros as times less than dense)"
+    sides = ("down MB", "bytes", "nz", "up MB", "bytes", "nz")
+    table = compact_table(title, "round", "acc", "sparse", *sides, "updates", "seconds")
+    # With so many columns the box's own space between them has to do, here and for devices.
+    table.padding = (0, 0, 0, 0)
+    for record in rounds:
+        dense = record.dense_bytes * record.updates
+        table.add_row(
+            str(record.round),
+            "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}",
+            f"{record.global_sparsity:.4f}",
+            f"{record.bytes_down / 1e6:.2f}",
+            ratio(dense, record.bytes_down),
+            ratio(dense, FLOAT32_BYTES * record.nonzeros_down),
+            f"{record.bytes_up / 1e6:.2f}",
+            ratio(dense, record.bytes_up),
+            ratio(dense, FLOAT32_BYTES * record.nonzeros_up),
+            f"{record.updates}" + (f" (+{record.refused})" if record.refused else ""),
+            f"{record.seconds:.1f}",
+        )
+    return table
+
+
+def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
+    """One row per device, with the seconds of each phase over all rounds, and its joules where they are known."""
+    table = compact_table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
+    table.padding = (0, 0, 0, 0)
+    for device in devices:
+        costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in PHASES]
+        metered = any(cost.joules is not None for cost in costs)
+        unit = "J modelled" if device.energy_kind == "modelled" else "J"
+        table.add_row(
+            device.id,
+            f"s\n{unit}" if metered else "s",
+            *[f"{cost.seconds:.1f}\n{_joules(cost)}" if metered else f"{cost.seconds:.1f}" for cost in costs],
+            str(device.steps),
+            f"{device.peak_rss_mb:.0f}",
+        )
+    return table
+
+
+def meter_line(devices: tuple[DeviceRecord, ...]) -> str:
+    """Joules never stand alone: how they were come by, for every device."""
+    meters = sorted({device.meter for device in devices})
+    return f"joules    {', '.join(meters)}"
+
+
+def _joules(cost: PhaseCost) -> str:
+    return "-" if cost.joules is None else f"{cost.joules:.1f}"
+
+
+def compact_table(title: str, *headings: str) -> Table:
+    """A table that fits a terminal of 80 columns."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "device" else "right", no_wrap=True)
+    return table
+
+
+def ratio(dense_bytes: int, sent_bytes: int) -> str:
+    """How many times less than dense float32 was moved, as text."""
+    return "-" if sent_bytes == 0 else f"{dense_bytes / sent_bytes:.1f}x"

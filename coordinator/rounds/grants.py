@@ -1,0 +1,84 @@
+"""Who may upload now. Room is limited, so a place must be used, and whoever wastes one goes to the back. Pure.
+
+A place is lost when somebody else needs it and its holder has sent nothing new for half a minute, or takes longer than
+the slowest link that is waited for. Only chunks that were missing count: repeating an offer or a chunk gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sparsyedge.coordinator.rounds.events import OfferReceived
+from sparsyedge.coordinator.rounds.stages import Granted, Open, Plan
+
+__all__ = ["ASKED_S", "SLOWEST_BYTES_PER_S", "UPLOAD_IDLE_S", "Asked", "ask", "heard"]
+
+UPLOAD_IDLE_S = 30.0
+SLOWEST_BYTES_PER_S = 64 * 1024
+ASKED_S = 15.0
+"""A device that waits asks again within five seconds; one that has not asked for so long does not wait any more."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came of an offer."""
+
+    stage: Open
+    granted: bool
+    reason: str = ""
+    """Why the device has to wait, where that is its own doing."""
+    lost: tuple[str, ...] = ()
+    """Devices that lost their places over it."""
+
+
+def ask(plan: Plan, stage: Open, offer: OfferReceived, now_s: float) -> Asked:
+    """Give the device a place to upload, or leave it waiting while all are taken: it will ask again."""
+    device = offer.device
+    others = {name: granted for name, granted in stage.granted.items() if name != device}
+    lost: tuple[str, ...] = ()
+    if not _has_room(plan, others, offer):
+        lost = tuple(name for name, granted in others.items() if _is_wasted(granted, now_s))
+        others = {name: granted for name, granted in others.items() if name not in lost}
+    wasted = {**stage.wasted, **{name: stage.wasted.get(name, 0) + 1 for name in lost}}
+    asked = {**{name: at for name, at in stage.asked.items() if now_s - at <= ASKED_S}, device: now_s}
+    held = stage.granted.get(device)
+    if held is None and _must_wait(device, wasted, asked):
+        stage = replace(stage, granted=others, wasted=wasted, asked=asked)
+        reason = (
+            f"{wasted[device]} of this device's uploads in round {stage.round} stopped half-way and kept others "
+            f"waiting; those go first"
+        )
+        return Asked(stage, False, reason, lost)
+    if not _has_room(plan, others, offer):
+        kept = others if held is None else {**others, device: held}
+        return Asked(replace(stage, granted=kept, wasted=wasted, asked=asked), False, lost=lost)
+    place = Granted(offer.update, now_s, offer.bytes, since_s=now_s)
+    if held is not None:
+        # The clocks of a place go on, whatever its holder offers in it.
+        place = replace(place, heard_s=held.heard_s, since_s=held.since_s)
+    del asked[device]
+    return Asked(replace(stage, granted={**others, device: place}, wasted=wasted, asked=asked), True, lost=lost)
+
+
+def heard(stage: Open, device: str, now_s: float) -> Open:
+    """A chunk that was missing has come."""
+    if device not in stage.granted:
+        return stage
+    return replace(stage, granted={**stage.granted, device: replace(stage.granted[device], heard_s=now_s)})
+
+
+def _has_room(plan: Plan, others: Mapping[str, Granted], offer: OfferReceived) -> bool:
+    """Whether the update fits beside those under way; one that is larger than all the room goes alone."""
+    return not others or sum(granted.bytes for granted in others.values()) + offer.bytes <= plan.upload_bytes
+
+
+def _is_wasted(granted: Granted, now_s: float) -> bool:
+    life_s = 2 * UPLOAD_IDLE_S + granted.bytes / SLOWEST_BYTES_PER_S
+    return now_s - granted.heard_s >= UPLOAD_IDLE_S or now_s - granted.since_s >= life_s
+
+
+def _must_wait(device: str, wasted: Mapping[str, int], asked: Mapping[str, float]) -> bool:
+    """Whether somebody waits who has wasted fewer places."""
+    own = wasted.get(device, 0)
+    return own > 0 and any(wasted.get(name, 0) < own for name in asked if name != device)

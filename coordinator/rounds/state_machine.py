@@ -1,0 +1,427 @@
+"""The rounds of one run as a pure state machine: `(state, event, now_s) -> (state, commands)`. No I/O, no clock.
+
+    Waiting -> Open       enough devices are online
+    Open    -> Closing    cohort_size updates are in, or nobody is waited for any more and at least min_updates are
+    Open    -> Open       the last deadline came with fewer: extended, absent members replaced
+    Open    -> Open       a member will not train and another device is there to take its place
+    Open    -> Failed     it was extended too often
+    Closing -> Waiting    the model is ready; on to Open at once where enough devices are online and nobody paused
+    Closing -> Finished   the model is ready, and it was the last round or somebody asked to stop
+
+The owner feeds what happened and carries out the commands in order. What the rounds promise:
+
+- The cohort is drawn from the devices that are ready (online, and not unfit) when the round opens; who comes later
+  takes part in the next one, or in the place of a member that will not train.
+- One update is accepted per (round, device). The same hash offered again is answered `Accept` again, even just after
+  the round has closed; another hash is refused.
+- A round that has `cohort_size` updates closes at once; with over-selection more devices than that are asked.
+- Every member has a deadline of its own, learned from its past, unless the user set one for all. A round with at least
+  min_updates waits until every other member has answered, has passed its deadline, has said that it will not train or,
+  where deadlines are learned, has been offline for a minute.
+- A member that will not train, whose update was refused, or whose own deadline has passed gives its place to a device
+  that is ready. The same cause in three rounds puts a device in quarantine (conduct.py).
+- Time comes before events: what arrives after the deadline finds the round closed, even when nobody ticked in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sparsyedge.coordinator.record.records import Progress
+from sparsyedge.coordinator.rounds.cohort import sample_cohort
+from sparsyedge.coordinator.rounds.conduct import Conduct
+from sparsyedge.coordinator.rounds.deadlines import OFFLINE_GRACE_S, remember, unanswered_s
+from sparsyedge.coordinator.rounds.events import (
+    Accept,
+    AskToWait,
+    ChunkReceived,
+    CloseRound,
+    Command,
+    DeviceOffline,
+    DeviceOnline,
+    DeviceUnfit,
+    Event,
+    ExtendRound,
+    FailRun,
+    FinishRun,
+    GrantUpload,
+    Interrupted,
+    ModelReady,
+    OfferReceived,
+    OpenRound,
+    PauseRequested,
+    Quarantine,
+    RefusalKind,
+    Refuse,
+    Released,
+    ResumeRequested,
+    StopRequested,
+    Tick,
+    UpdateInvalid,
+    UpdateVerified,
+    UploadComplete,
+    VerifyUpdate,
+)
+from sparsyedge.coordinator.rounds.grants import ask, heard
+from sparsyedge.coordinator.rounds.membership import (
+    SILENT,
+    WASTED,
+    deadlines_of,
+    is_lost,
+    replace_members,
+    strike,
+    without,
+)
+from sparsyedge.coordinator.rounds.offers import describe, reason_to_refuse
+from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting
+
+__all__ = ["advance", "begin", "restore"]
+
+MAX_EXTENSIONS = 3
+
+Outcome = tuple[RunState, tuple[Command, ...]]
+
+
+def begin(plan: Plan, model: str) -> RunState:
+    """The state before round 1, which starts from `model`."""
+    return RunState(plan, Waiting(1, model))
+
+
+def restore(
+    plan: Plan,
+    model: str,
+    progress: Progress,
+    now_s: float,
+    *,
+    times: Mapping[str, tuple[float, ...]] | None = None,
+    conduct: Mapping[str, Conduct] | None = None,
+) -> RunState:
+    """The state of a run that was cut short, as its store tells it; an open round gets its whole time again.
+
+    `times` are what each device needed for its last updates, `conduct` tells who is in quarantine. Where the last thing
+    was a round's end, the owner feeds ModelReady, as it does after every round.
+    """
+    times = times or {}
+    state = RunState(
+        plan,
+        Closing(progress.closed_round),
+        closed_round=progress.closed_round,
+        closed_accepted=progress.closed_accepted,
+        conduct=conduct or {},
+    )
+    if progress.open is not None:
+        stage = Open(
+            round=progress.open.round,
+            model=model,
+            cohort=progress.open.cohort,
+            opened_s=now_s,
+            deadlines=deadlines_of(replace(state, times=times), progress.open.cohort, now_s),
+            accepted=progress.open.accepted,
+        )
+        return replace(state, stage=stage, times=times)
+    state = replace(state, times=times)
+    return state if progress.closed_round else replace(state, stage=Waiting(1, model))
+
+
+def advance(state: RunState, event: Event, now_s: float) -> Outcome:
+    """What the event makes of the run, and what is to be done about it; `now_s` never falls between calls."""
+    state, due = _pass_time(state, now_s)
+    state, commands = _handle(state, event, now_s)
+    return state, due + commands
+
+
+def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
+    match event:
+        case DeviceOnline():
+            return _take_in(state, event, now_s)
+        case DeviceUnfit():
+            return _note_unfit(state, event, now_s)
+        case DeviceOffline():
+            return _take_offline(state, event, now_s), ()
+        case OfferReceived():
+            return _answer_offer(state, event, now_s)
+        case ChunkReceived():
+            stage = state.stage
+            return (replace(state, stage=heard(stage, event.device, now_s)) if isinstance(stage, Open) else state), ()
+        case UploadComplete():
+            granted = _is_granted(state, event.device, event.update)
+            return state, (VerifyUpdate(event.device, event.update),) if granted else ()
+        case UpdateVerified():
+            return _accept(state, event, now_s)
+        case UpdateInvalid():
+            return _drop_invalid(state, event, now_s)
+        case ModelReady():
+            return _next_round(state, event, now_s)
+        case StopRequested():
+            state = replace(state, stopping=True)
+            return _finish(state) if isinstance(state.stage, Waiting) else (state, ())
+        case PauseRequested():
+            return replace(state, paused=True), ()
+        case ResumeRequested():
+            return _open_if_enough(replace(state, paused=False), now_s)
+        case Released():
+            known = event.device in state.conduct
+            state = replace(state, conduct=without(state.conduct, event.device))
+            state, commands = _open_if_enough(state, now_s)
+            return state, (*((Quarantine(event.device, 0, ""),) if known else ()), *commands)
+        case Interrupted():
+            return (state, ()) if isinstance(state.stage, Finished | Failed) else _finish(state)
+        case Tick():
+            stage = state.stage
+            # The user's own deadline is one for all: what is missing then is seen to when it passes.
+            overdue = isinstance(stage, Open) and state.plan.deadline_s is None
+            return replace_members(state, stage, now_s) if overdue and isinstance(stage, Open) else (state, ())
+
+
+def _pass_time(state: RunState, now_s: float) -> Outcome:
+    """Apply deadlines that have passed."""
+    stage, plan = state.stage, state.plan
+    if not isinstance(stage, Open):
+        return state, ()
+    if len(stage.accepted) >= _wanted(plan, stage):
+        # Only after a restart: the coordinator died between the last update and the round's end.
+        return _close(state, stage, now_s)
+    if len(stage.accepted) >= plan.min_updates and now_s >= _waits_until(state, stage):
+        return _close(state, stage, now_s)
+    if now_s < stage.deadline_s:
+        return state, ()
+    if state.stopping:
+        return _finish(state)
+    if stage.extensions == MAX_EXTENSIONS:
+        return _fail(state, stage)
+    return _extend(state, stage, now_s)
+
+
+def _wanted(plan: Plan, stage: Open) -> int:
+    """How many updates close a round at once."""
+    return min(plan.cohort_size, len(stage.cohort))
+
+
+def _waits_until(state: RunState, stage: Open) -> float:
+    """Until when somebody is waited for, given that enough updates are in."""
+    return max(
+        (_waits_for(state, stage, device) for device in stage.cohort if device not in stage.accepted),
+        default=stage.opened_s,
+    )
+
+
+def _waits_for(state: RunState, stage: Open, device: str) -> float:
+    """A member's own deadline; none for one that will not train; less for one that is gone, unless the user set it."""
+    if (device in state.unfit or device in stage.failed) and device not in stage.granted:
+        return stage.opened_s
+    deadline_s = stage.deadlines[device]
+    if state.plan.deadline_s is not None or device in state.online:
+        return deadline_s
+    return min(deadline_s, max(stage.opened_s, state.left_s.get(device, 0.0)) + OFFLINE_GRACE_S)
+
+
+def _open_if_enough(state: RunState, now_s: float) -> Outcome:
+    """Open the round that waits, where enough devices are online for it."""
+    stage, plan = state.stage, state.plan
+    if not isinstance(stage, Waiting) or state.paused:
+        return state, ()
+    needed = plan.devices_to_open(stage.round)
+    # Better a device that has failed before than a run that stands still.
+    drawn_from = state.ready if len(state.ready) >= needed else state.willing
+    if len(drawn_from) < needed:
+        return state, ()
+    cohort = sample_cohort(
+        drawn_from,
+        plan.asked,
+        seed=plan.seed,
+        round_number=stage.round,
+        shares=plan.shares,
+        policy=plan.policy,
+    )
+    opened = Open(
+        round=stage.round,
+        model=stage.model,
+        cohort=cohort,
+        opened_s=now_s,
+        deadlines=deadlines_of(state, cohort, now_s),
+    )
+    return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
+
+
+def _take_in(state: RunState, event: DeviceOnline, now_s: float) -> Outcome:
+    online = {**state.online, event.device: event.boot_id}
+    state = replace(state, online=online, unfit=without(state.unfit, event.device))
+    stage = state.stage
+    if isinstance(stage, Open):
+        return replace_members(state, stage, now_s)
+    return _open_if_enough(state, now_s)
+
+
+def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
+    """Do without the device: somebody else takes its place, or the round goes on with those that are left."""
+    stage = state.stage
+    if event.round and event.round < state.round:
+        # What it could not do in an earlier round says nothing about this one.
+        return _take_in(state, DeviceOnline(event.device, event.boot_id), now_s)
+    state = replace(
+        state,
+        online={**state.online, event.device: event.boot_id},
+        unfit={**state.unfit, event.device: event.round},
+    )
+    if not isinstance(stage, Open):
+        return state, ()
+    struck_out: tuple[Command, ...] = ()
+    if event.round == stage.round and event.device in stage.cohort:
+        state, struck_out = strike(state, event.device, "failed", "it failed in several rounds; see its log")
+    state, commands = _go_on_without(state, stage, now_s)
+    return state, struck_out + commands
+
+
+def _go_on_without(state: RunState, stage: Open, now_s: float) -> Outcome:
+    """Replace members that will not answer any more, and close the round where nobody else is waited for."""
+    state, commands = replace_members(state, stage, now_s)
+    state, due = _pass_time(state, now_s)
+    return state, commands + due
+
+
+def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunState:
+    """Forget a device that left; its upload keeps its place, since a connection is often back within seconds."""
+    if state.online.get(event.device) != event.boot_id:
+        return state
+    return replace(
+        state,
+        online=without(state.online, event.device),
+        unfit=without(state.unfit, event.device),
+        left_s={**state.left_s, event.device: now_s},
+    )
+
+
+def _answer_offer(state: RunState, offer: OfferReceived, now_s: float) -> Outcome:
+    stage = state.stage
+    if offer.run == state.plan.run and _accepted_hash(state, offer.device, offer.round) == offer.update:
+        return state, (Accept(offer.device, offer.round, offer.update, again=True),)
+    refusal = reason_to_refuse(state.plan, stage, offer)
+    if refusal is not None or not isinstance(stage, Open):
+        kind, reason = refusal or (RefusalKind.LATE, describe(stage))
+        return state, (Refuse(offer.device, offer.round, offer.update, reason, run=offer.run, kind=kind),)
+    asked = ask(state.plan, stage, offer, now_s)
+    state = replace(state, stage=asked.stage)
+    commands: list[Command] = []
+    for device in asked.lost:
+        state, struck_out = strike(state, device, "wasted", WASTED)
+        commands += struck_out
+    if asked.granted:
+        commands.append(GrantUpload(offer.device, offer.update))
+    elif asked.reason:
+        commands.append(AskToWait(offer.device, offer.update, asked.reason))
+    return state, tuple(commands)
+
+
+def _accepted_hash(state: RunState, device: str, round_number: int) -> str | None:
+    """The hash that was accepted from the device in the open round or in the one before."""
+    if isinstance(state.stage, Open) and state.stage.round == round_number:
+        return state.stage.accepted.get(device)
+    return state.closed_accepted.get(device) if state.closed_round == round_number else None
+
+
+def _is_granted(state: RunState, device: str, update: str) -> bool:
+    stage = state.stage
+    return isinstance(stage, Open) and device in stage.granted and stage.granted[device].update == update
+
+
+def _accept(state: RunState, event: UpdateVerified, now_s: float) -> Outcome:
+    stage = state.stage
+    if not isinstance(stage, Open) or not _is_granted(state, event.device, event.update):
+        return state, ()
+    stage = replace(
+        stage,
+        granted=without(stage.granted, event.device),
+        accepted={**stage.accepted, event.device: event.update},
+    )
+    accept = Accept(event.device, stage.round, event.update)
+    state = replace(
+        state,
+        times=remember(state.times, event.device, now_s - stage.opened_s),
+        conduct=without(state.conduct, event.device),
+    )
+    if len(stage.accepted) < _wanted(state.plan, stage):
+        return replace(state, stage=stage), (accept,)
+    state, commands = _close(state, stage, now_s)
+    return state, (accept, *commands)
+
+
+def _drop_invalid(state: RunState, event: UpdateInvalid, now_s: float) -> Outcome:
+    stage, device = state.stage, event.device
+    if not isinstance(stage, Open) or not _is_granted(state, device, event.update):
+        return state, ()
+    kind = RefusalKind.INVALID
+    refuse = Refuse(device, stage.round, event.update, event.reason, run=state.plan.run, kind=kind)
+    stage = replace(
+        stage, granted=without(stage.granted, device), failed={**stage.failed, device: stage.failed.get(device, 0) + 1}
+    )
+    state, struck_out = strike(replace(state, stage=stage), device, "invalid", "its updates were refused")
+    state, commands = _go_on_without(state, stage, now_s)
+    return state, (refuse, *struck_out, *commands)
+
+
+def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
+    commands: tuple[Command, ...] = ()
+    if len(stage.accepted) < _wanted(state.plan, stage):
+        for device in stage.cohort:
+            if device not in state.willing or device in stage.accepted or device in stage.failed:
+                continue
+            # Nobody knows how long they would have needed, only that it is longer: they get longer next time.
+            state = replace(state, times=remember(state.times, device, unanswered_s(now_s - stage.opened_s)))
+            if now_s >= stage.deadlines[device]:
+                state, struck_out = strike(state, device, "silent", SILENT)
+                commands += struck_out
+    closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))
+    return closed, (*commands, CloseRound(stage.round, tuple(sorted(stage.accepted))))
+
+
+def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
+    """Give the round another deadline, with devices that are there in the places of members that are not."""
+    lost = [device for device in stage.cohort if is_lost(state, stage, device, now_s)]
+    # Those that are not there come first: one that is only slow may still make it.
+    absent = sorted(lost, key=lambda device: device in state.willing and device not in stage.failed)
+    spare = state.ready - set(stage.cohort) - stage.replaced
+    plan = state.plan
+    substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=plan.policy)
+    # An absent member that nobody can replace stays: it may still come back.
+    cohort = tuple(sorted({*stage.cohort, *substitutes} - set(absent[: len(substitutes)])))
+    extended = replace(
+        stage,
+        cohort=cohort,
+        deadlines=deadlines_of(state, cohort, now_s),
+        extensions=stage.extensions + 1,
+        replaced=stage.replaced | set(absent[: len(substitutes)]),
+        granted={device: granted for device, granted in stage.granted.items() if device in cohort},
+    )
+    command = ExtendRound(extended.round, cohort, extended.deadline_s, extended.extensions)
+    return replace(state, stage=extended), (command,)
+
+
+def _fail(state: RunState, stage: Open) -> Outcome:
+    present = sum(device in state.online for device in stage.cohort)
+    unfit = sum(device in state.unfit for device in stage.cohort)
+    fixed_s = state.plan.deadline_s
+    deadlines = "deadlines of its devices" if fixed_s is None else f"deadlines of {fixed_s:g} s"
+    reason = (
+        f"round {stage.round} of run {state.plan.run} has {len(stage.accepted)} of {state.plan.min_updates} updates "
+        f"that it needs, after {stage.extensions + 1} {deadlines}, and {present} of the "
+        f"{len(stage.cohort)} devices in its cohort are online{f', {unfit} of them unfit' if unfit else ''}; "
+        f"`sparsyedge coordinator devices` says why, or start a new run with a lower `min_updates` or a longer "
+        f"`deadline_s`"
+    )
+    return replace(state, stage=Failed(reason)), (FailRun(reason),)
+
+
+def _next_round(state: RunState, event: ModelReady, now_s: float) -> Outcome:
+    stage = state.stage
+    if not isinstance(stage, Closing):
+        return state, ()
+    if stage.round == state.plan.rounds or state.stopping:
+        return _finish(state)
+    # Who was unfit for the round that is over may try the next one.
+    unfit = {device: number for device, number in state.unfit.items() if number == 0 or number > stage.round}
+    return _open_if_enough(replace(state, stage=Waiting(stage.round + 1, event.model), unfit=unfit), now_s)
+
+
+def _finish(state: RunState) -> Outcome:
+    return replace(state, stage=Finished()), (FinishRun(),)

@@ -1,0 +1,195 @@
+"""`sparsyedge edge enrol FILE`: turns the file that the operator made into this device's identity and config."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparsyedge.edge.commands.arguments import Parser
+from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig
+from sparsyedge.edge.config_paths import resolve_paths
+from sparsyedge.edge.errors import FrameError, LinkError, SecurityError
+from sparsyedge.edge.protocol.messages import Topics, encode
+from sparsyedge.edge.protocol.mqtt import Link, Received
+from sparsyedge.edge.security.enrolment_messages import (
+    DeviceFile,
+    Enrolled,
+    EnrolReply,
+    EnrolRequest,
+    NotEnrolled,
+    read_device_file,
+    token_sha256,
+    write_device_file,
+)
+from sparsyedge.edge.security.identity import Identity, make_csr
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["enrol", "main", "make_parser"]
+
+CONFIG_NAME = "device.toml"
+DEFAULT_FOLDER = Path("~/.local/share/sparsyedge/identity")
+ASK_AGAIN_S = 3.0
+TICK_S = 0.5
+KNOWN_S = 3.0
+"""Until a broker has read which tokens there are."""
+
+_REPLY_DECODER: msgspec.json.Decoder[EnrolReply] = msgspec.json.Decoder(EnrolReply)
+
+
+def main(argv: list[str]) -> int:
+    """Enrol this device, write its config where the file says what it trains on, and take the token out of the file."""
+    options = make_parser().parse_args(argv)
+    folder = options.identity.expanduser().resolve()
+    device = read_device_file(options.file)
+    if device.token is None and _is_enrolled(folder, device.device):
+        print(f"{device.device} is enrolled already, in {folder}")
+    else:
+        enrol(device, folder, timeout_s=options.timeout)
+        print(f"{device.device} is enrolled, in {folder}")
+    if device.token is not None:
+        write_device_file(options.file, msgspec.structs.replace(device, token=None, token_until=None))
+    if device.data is None:
+        print(f'write a config with id = "{device.device}" and identity = "{folder}" for it')
+    else:
+        config = folder / CONFIG_NAME
+        config_text = _toml(_config(device, folder, _data(device.data, options.file), options.work_dir))
+        write_atomically(config, config_text.encode())
+        print(f"start it with: sparsyedge edge --config {config}")
+    return 0
+
+
+def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
+    """Make the device's key, have it certified, and keep both in `folder`.
+
+    Raises SecurityError where the coordinator refuses, LinkError where it cannot be reached.
+    """
+    if device.token is None:
+        raise SecurityError(
+            f"the file of {device.device} has no token any more; make another with "
+            f"`sparsyedge coordinator token {device.device}`"
+        )
+    identity = Identity(folder)
+    key = identity.begin(ca=device.ca, signing_key=device.signing_key, token=device.token)
+    # Its client id is all that tells one newcomer from another, so it must not be guessed.
+    nonce = secrets.token_hex(16)
+    request = EnrolRequest(device=device.device, token=device.token, csr=make_csr(key, device.device), reply=nonce)
+    # The broker takes nobody who does not know a token, and so strangers have no way to flood the coordinator.
+    login = (device.device, token_sha256(device.token))
+    link = Link(device.host, device.enrol_port, identity=nonce, tls=identity.trust, login=login)
+    topics = Topics(device.fleet)
+    link.subscribe(topics.enrol_reply(nonce))
+    until_s = time.monotonic() + timeout_s
+    _open(link, device.device, until_s=until_s)
+    try:
+        reply = _ask(link, topics.enrol_request(device.device), encode(request), until_s=until_s)
+    finally:
+        link.close()
+    if isinstance(reply, NotEnrolled):
+        raise SecurityError(f"the coordinator at {device.host} did not enrol {device.device}: {reply.reason}")
+    identity.finish(reply.certificate, device=device.device)
+    return identity
+
+
+def _open(link: Link, device: str, *, until_s: float) -> None:
+    """Connect; a token that was made this moment may be news to the broker for another."""
+    known_by_s = time.monotonic() + KNOWN_S
+    while True:
+        try:
+            link.open(max(TICK_S, until_s - time.monotonic()))
+            return
+        except LinkError as error:
+            if not link.is_unknown:
+                raise
+            if time.monotonic() > known_by_s:
+                raise SecurityError(
+                    f"the broker at {link.host}:{link.port} does not know the token of {device}: it is void, or "
+                    f"another device's; make one with `sparsyedge coordinator token {device}`"
+                ) from error
+        time.sleep(TICK_S)
+
+
+def _ask(link: Link, topic: str, request: bytes, *, until_s: float) -> Enrolled | NotEnrolled:
+    """Repeat the request until it is answered: any message may be lost."""
+    ask_s = 0.0
+    while (now_s := time.monotonic()) < until_s:
+        if now_s >= ask_s:
+            link.publish(topic, request, timeout_s=max(TICK_S, until_s - now_s))
+            ask_s = now_s + ASK_AGAIN_S
+        message = link.receive(TICK_S)
+        if isinstance(message, Received):
+            try:
+                return _REPLY_DECODER.decode(message.payload)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise FrameError(f"the answer to the enrolment cannot be read: {error}") from error
+    raise SecurityError(
+        f"nobody answered at {link.host}:{link.port}: the broker is there, but neither `sparsyedge coordinator run` "
+        f"nor `sparsyedge coordinator enrol` is; start one and try again"
+    )
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog="sparsyedge edge enrol", description="Make this machine a member of a secured fleet.")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="what `sparsyedge coordinator token` made for this device"
+    )
+    parser.add_argument(
+        "--identity",
+        type=Path,
+        default=DEFAULT_FOLDER,
+        metavar="DIR",
+        help=f"where to keep the identity ({DEFAULT_FOLDER})",
+    )
+    parser.add_argument("--work-dir", metavar="DIR", help="where the device keeps models and updates")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="how long to try")
+    return parser
+
+
+def _is_enrolled(folder: Path, device: str) -> bool:
+    try:
+        return Identity.open(folder).is_of(device)
+    except SecurityError:
+        return False
+
+
+def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | None) -> DeviceConfig:
+    config = DeviceConfig(
+        id=device.device,
+        fleet=device.fleet,
+        identity=str(folder),
+        broker=BrokerConfig(host=device.host, port=device.port),
+        data=data,
+    )
+    chosen = config.work_dir if work_dir is None else work_dir
+    return msgspec.structs.replace(config, work_dir=str(Path(chosen).expanduser().resolve()))
+
+
+def _data(data: DataConfig, file: Path) -> DataConfig:
+    """What the device trains on, with the paths of the operator's file, which are relative to it, made absolute."""
+    return resolve_paths(data, file.absolute().parent)
+
+
+def _toml(config: DeviceConfig) -> str:
+    """A device's config as TOML, which json's numbers and strings are too."""
+    lines: list[str] = []
+    _add_table(lines, "", msgspec.to_builtins(config))
+    return "\n".join(lines) + "\n"
+
+
+def _add_table(lines: list[str], name: str, table: dict[str, Any]) -> None:
+    if name:
+        lines.append(f"[{name}]")
+    values = {key: value for key, value in table.items() if value is not None}
+    lines += [
+        # The one character that JSON takes as it is and TOML does not.
+        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for key, value in values.items()
+        if not isinstance(value, dict)
+    ]
+    for key, value in values.items():
+        if isinstance(value, dict):
+            _add_table(lines, f"{name}.{key}" if name else key, value)

@@ -1,0 +1,309 @@
+"""Carries between a device and its coordinator: the current task, blobs down, updates up. It decides nothing.
+
+Everything arrives through one inbox, which is looked into while waiting for a blob or for the answer to an offer, and
+between training steps; so whoever waits here always learns that the round has moved on.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparsyedge.edge.device.fitness import Unfit
+from sparsyedge.edge.errors import FrameError, LinkError
+from sparsyedge.edge.protocol.channel import Channel
+from sparsyedge.edge.protocol.chunks import Assembly, chunk_of, indices
+from sparsyedge.edge.protocol.messages import (
+    Accepted,
+    Blob,
+    DeviceStatus,
+    Grant,
+    Offer,
+    Refused,
+    Reply,
+    Report,
+    RoundTask,
+    Topics,
+    Wait,
+    decode,
+    decode_reply,
+    encode,
+)
+from sparsyedge.edge.protocol.mqtt import Connected, Received
+from sparsyedge.edge.security.trust import Trust
+from sparsyedge.edge.text import one_line
+
+__all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status"]
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+"""The longest that a wait goes on without looking whether it is still wanted."""
+STALL_S = 5.0
+DOWNLOAD_TIMEOUT_S = 600.0
+OFFER_AGAIN_S = 3.0
+WAIT_S = 10.0
+"""Until a device offers again that was told to let others go first."""
+SOON_S = 1.0
+"""Within which a fleet offers to a coordinator that has come back: not in step either."""
+LAST_WORD_S = 2.0
+"""How long to wait for the answer to an offer once the round is over: the two messages may overtake each other."""
+STATUS_TIMEOUT_S = 5.0
+MAX_INDEX_DIGITS = 7
+
+
+class Abandoned(Exception):
+    """What was waited for is no longer wanted."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """Who a device is in its fleet."""
+
+    device: str
+    topics: Topics
+    boot_id: str
+    software: str
+    samples: int
+
+
+def offline_status(boot_id: str) -> bytes:
+    """What a device's last will says, and what it says itself when it leaves."""
+    return encode(DeviceStatus(state="offline", boot_id=boot_id))
+
+
+def last_word(member: Member, reason: str) -> bytes:
+    """What a device says that cannot start at all."""
+    return encode(
+        DeviceStatus(state="offline", boot_id=member.boot_id, software=member.software, unfit=one_line(reason))
+    )
+
+
+class Courier:
+    """A device's end of the protocol, over an open link; counts the bytes of the chunks that it carries."""
+
+    def __init__(self, link: Channel, member: Member, *, trust: Trust | None = None) -> None:
+        """With `trust`, tasks that it does not believe change nothing."""
+        self.task: RoundTask | None = None
+        """The latest word of the coordinator."""
+        self.unreadable = ""
+        """Why that latest word could not be read; empty where it could."""
+        self.bytes_down = 0
+        self.bytes_up = 0
+        self._link = link
+        self._member = member
+        self._topics = member.topics
+        self._trust = trust
+        self._unfit: Unfit | None = None
+        self._trouble = ""
+        """Why the status could not be published the last time; said once."""
+        self._reply: Reply | None = None
+        self._assembly: Assembly | None = None
+        self._progress_s = 0.0
+        self._announced = 0
+        """How often a task has come, the same one included."""
+
+    # ---- status and task ---------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Ask for the task and for answers; the status follows with the link's first event."""
+        self._link.subscribe(self._topics.reply(self._member.device))
+        self._link.subscribe(self._topics.round)
+
+    def refresh(self) -> None:
+        """Have the broker send the task again, and say again who is here: any message may have been lost."""
+        self._link.subscribe(self._topics.round)
+        self._say_hello()
+
+    def say_fitness(self, unfit: Unfit | None) -> None:
+        """Tell the coordinator why this device does not train, or, with None, that it does again.
+
+        A reason that only changes its figures, like a temperature, goes out with the next refresh.
+        """
+        before, self._unfit = self._unfit, unfit
+        if _subject(before) == _subject(unfit):
+            return
+        if unfit is not None:
+            log.warning("not training: %s", unfit.reason)
+        else:
+            log.info("ready to train again")
+        self._say_hello()
+
+    def leave(self) -> None:
+        """Tell the coordinator that this device goes."""
+        self._publish_status(offline_status(self._member.boot_id))
+
+    def report(self, report: Report) -> None:
+        """Tell the coordinator what a round has cost."""
+        self._link.publish(self._topics.report(self._member.device), encode(report))
+
+    def _publish_status(self, payload: bytes) -> None:
+        topic = self._topics.status(self._member.device)
+        try:
+            self._link.publish(topic, payload, retain=True, timeout_s=STATUS_TIMEOUT_S)
+        except LinkError as error:
+            # The next connect says it again, and the last will speaks for a device that is gone.
+            if str(error) != self._trouble:
+                log.warning("status not published: %s", error)
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
+
+    # ---- the inbox ---------------------------------------------------------------------------------------------------
+
+    def listen(self, timeout_s: float = TICK_S) -> bool:
+        """Handle one event, if one comes in time."""
+        event = self._link.receive(timeout_s)
+        if isinstance(event, Received):
+            try:
+                self._dispatch(event)
+            except FrameError as error:
+                log.warning("ignored a message on %s: %s", event.topic, error)
+        elif isinstance(event, Connected):
+            self._say_hello()
+        return event is not None
+
+    def drain(self) -> None:
+        """Handle everything that has arrived, without waiting."""
+        while self.listen(0):
+            pass
+
+    def _say_hello(self) -> None:
+        member = self._member
+        status = DeviceStatus(
+            state="online",
+            boot_id=member.boot_id,
+            samples=member.samples,
+            software=member.software,
+            unfit=one_line(self._unfit.reason) if self._unfit else "",
+            unfit_round=self._unfit.round if self._unfit else 0,
+            alarm=one_line(self._trust.alarm) if self._trust else "",
+        )
+        self._publish_status(encode(status))
+
+    def _dispatch(self, message: Received) -> None:
+        match self._topics.parse(message.topic):
+            case ("round",):
+                self._read_task(message.payload)
+            case ("dev", _, "reply"):
+                self._reply = decode_reply(message.payload)
+            case ("blob", sha256, index) if self._assembly and self._assembly.blob.sha256 == sha256:
+                self._put_chunk(self._assembly, index, message.payload)
+            case _:
+                log.debug("nothing to do about a message on %s", message.topic)
+
+    def _read_task(self, payload: bytes) -> None:
+        if self._trust is not None and (not payload or not self._trust.believes(payload)):
+            # Nobody signs an empty message, with which a coordinator that has just started clears the topic.
+            return
+        try:
+            self.task = decode(payload, RoundTask) if payload else None
+        except FrameError as error:
+            self.unreadable = f"cannot read the coordinator's task: {error}; do both run the same version?"
+            raise
+        self.unreadable = ""
+        self._announced += 1
+
+    def _put_chunk(self, assembly: Assembly, index: str, payload: bytes) -> None:
+        if not payload and assembly.blob.bytes:
+            # A blob that the coordinator withdraws: it clears the retained chunks one by one.
+            return
+        if not index.isdecimal() or len(index) > MAX_INDEX_DIGITS:
+            raise FrameError(f"{index[:20]!r} is not the number of a chunk")
+        self.bytes_down += len(payload)
+        if assembly.put(int(index), payload):
+            self._progress_s = time.monotonic()
+
+    # ---- down --------------------------------------------------------------------------------------------------------
+
+    def fetch(self, blob: Blob, *, wanted: Callable[[], bool]) -> bytes:
+        """A blob from the coordinator's retained chunks, its hash checked; asks again when they stop coming.
+
+        Raises Abandoned as soon as it is no longer wanted, LinkError when it takes too long, FrameError when the chunks
+        do not make up what was promised.
+        """
+        pattern = self._topics.chunk(blob.sha256, "+")
+        assembly = self._assembly = Assembly(blob)
+        started_s = self._progress_s = time.monotonic()
+        self._link.subscribe(pattern)
+        try:
+            while not assembly.complete:
+                self.listen()
+                _require(wanted)
+                if time.monotonic() - started_s > DOWNLOAD_TIMEOUT_S:
+                    raise LinkError(
+                        f"blob {blob.sha256[:12]} is not complete after {DOWNLOAD_TIMEOUT_S:g} s; "
+                        f"check that the coordinator is running"
+                    )
+                if time.monotonic() - self._progress_s > STALL_S:
+                    log.info("blob %s lacks chunks %s; asking again", blob.sha256[:12], assembly.missing()[:3])
+                    self._link.subscribe(pattern)
+                    self._progress_s = time.monotonic()
+        finally:
+            self._link.unsubscribe(pattern)
+            self._assembly = None
+        return assembly.content()
+
+    # ---- up ----------------------------------------------------------------------------------------------------------
+
+    def deliver(self, offer: Offer, frame: bytes, *, wanted: Callable[[], bool]) -> Accepted | Refused:
+        """Repeat the offer, sending the chunks that are asked for, until the answer is final; raises Abandoned."""
+        offer_s = leave_s = 0.0
+        announced = self._announced
+        while True:
+            now_s = time.monotonic()
+            if wanted():
+                leave_s = now_s + LAST_WORD_S
+            elif now_s > leave_s:
+                raise Abandoned
+            if now_s >= offer_s:
+                self._link.publish(self._topics.offer(self._member.device), encode(offer))
+                # A coordinator that is busy keeps silent; the fleet must not ask in step.
+                offer_s = now_s + OFFER_AGAIN_S * random.uniform(0.5, 1.5)
+            self.listen(min(TICK_S, max(0.0, offer_s - time.monotonic())))
+            if announced != self._announced:
+                # A coordinator that was started again announces its round again, and knows of no offer.
+                announced = self._announced
+                offer_s = min(offer_s, now_s + random.uniform(0.0, SOON_S))
+            reply = self._take_reply(offer)
+            if isinstance(reply, Grant):
+                self._send_chunks(offer, frame, reply, wanted)
+                if reply.missing:
+                    offer_s = 0.0
+            elif isinstance(reply, Wait):
+                log.warning("round %d: the coordinator makes this device wait: %s", offer.round, reply.reason)
+                offer_s = time.monotonic() + WAIT_S * random.uniform(0.5, 1.5)
+            elif reply is not None:
+                return reply
+
+    def _take_reply(self, offer: Offer) -> Reply | None:
+        """The answer to this offer, if it has come; answers to others are forgotten."""
+        reply, self._reply = self._reply, None
+        if reply and (reply.run, reply.round, reply.update) == (offer.run, offer.round, offer.update.sha256):
+            return reply
+        return None
+
+    def _send_chunks(self, offer: Offer, frame: bytes, grant: Grant, wanted: Callable[[], bool]) -> None:
+        for index in indices(grant.missing, offer.update):
+            _require(wanted)
+            chunk = chunk_of(frame, offer.update, index)
+            self._link.publish(self._topics.upload(self._member.device, offer.update.sha256, index), chunk)
+            self.bytes_up += len(chunk)
+            self.drain()
+        # A grant that came meanwhile asks for what was just sent.
+        if isinstance(self._reply, Grant):
+            self._reply = None
+
+
+def _subject(unfit: Unfit | None) -> tuple[str, int] | None:
+    """What a reason is about, without its figures."""
+    return None if unfit is None else (re.sub(r"[\d.]+", "", unfit.reason), unfit.round)
+
+
+def _require(wanted: Callable[[], bool]) -> None:
+    if not wanted():
+        raise Abandoned

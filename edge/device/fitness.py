@@ -1,0 +1,52 @@
+"""Whether a device trains, and if not, why not: what it tells the coordinator, and when it tries again. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsyedge.edge.protocol.messages import RoundTask
+
+__all__ = ["RETRY_FAILED_S", "Fitness", "Unfit"]
+
+RETRY_FAILED_S = 60.0
+"""How long a device that failed in a round waits before it tries that round once more."""
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why a device does not train: in this round alone, or (0) until it says otherwise."""
+
+    reason: str
+    round: int = 0
+
+
+class Fitness:
+    """Remembers what a device cannot do. A run that it cannot take part in at all stays so; a round may be retried."""
+
+    def __init__(self) -> None:
+        self._run: tuple[str, str] | None = None
+        self._round: tuple[str, int, str, float] | None = None
+
+    def decline_run(self, task: RoundTask, reason: str) -> None:
+        """Take no part in the task's run: no round of it would go better."""
+        self._run = (task.run, reason)
+
+    def decline_round(self, task: RoundTask, reason: str, now_s: float) -> None:
+        """Take no part in the task's round for a while; another device may have its place."""
+        self._round = (task.run, task.round, reason, now_s + RETRY_FAILED_S)
+
+    def unfit(self, task: RoundTask | None, now_s: float) -> Unfit | None:
+        """Why the device does not do the task; None where nothing is known that speaks against it."""
+        if task is None:
+            # A broker that lost its state says nothing about what the device can do.
+            return None
+        if self._run is not None and self._run[0] != task.run:
+            self._run = None
+        if self._run is not None:
+            return Unfit(self._run[1])
+        if self._round is not None:
+            run, number, reason, until_s = self._round
+            if (run, number) == (task.run, task.round) and task.state == "open" and now_s < until_s:
+                return Unfit(reason, number)
+            self._round = None
+        return None

@@ -1,0 +1,169 @@
+"""When a device had better not train: too hot, too little battery, memory or disk, on a network that costs money.
+
+`read_vitals` looks, `breach` decides; between them nothing is hidden, so every rule is tested without a sensor. What a
+board cannot tell (no thermometer, no battery) limits nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsyedge.edge.config import LimitsConfig
+from sparsyedge.edge.device.termux_api import battery_status, find_command, on_wifi
+
+__all__ = ["Limits", "Vitals", "breach", "read_vitals"]
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 5.0
+"""How often a device looks; in between the last answer holds."""
+COOL_DOWN_C = 5.0
+"""How far a hot device must cool below its limit before it goes on, lest it switch with every step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vitals:
+    """How a device is; None where it cannot tell."""
+
+    temperature_c: float | None = None
+    battery_percent: float | None = None
+    on_charger: bool | None = None
+    free_memory_mb: float | None = None
+    free_disk_mb: float | None = None
+    on_wifi: bool | None = None
+
+
+def breach(vitals: Vitals, config: LimitsConfig, *, was_hot: bool = False) -> str | None:
+    """The first limit that is broken, as half a sentence with value and bound; None where the device may train."""
+    hottest = config.max_temperature_c - (COOL_DOWN_C if was_hot else 0.0)
+    if vitals.temperature_c is not None and vitals.temperature_c > hottest:
+        return f"temperature is {vitals.temperature_c:.1f} C, allowed are {hottest:g} C"
+    if vitals.on_charger is False and config.only_on_charger:
+        return "not on a charger, and only_on_charger is set"
+    low = vitals.battery_percent is not None and vitals.battery_percent < config.min_battery_percent
+    if low and not vitals.on_charger:
+        return f"battery is at {vitals.battery_percent:.0f} %, needed are {config.min_battery_percent:g} %"
+    for name, free_mb, needed_mb in (
+        ("memory", vitals.free_memory_mb, config.min_free_memory_mb),
+        ("disk", vitals.free_disk_mb, config.min_free_disk_mb),
+    ):
+        if free_mb is not None and free_mb < needed_mb:
+            return f"free {name} is {free_mb:.0f} MB, needed are {needed_mb:g} MB"
+    if vitals.on_wifi is False and config.wifi_only:
+        return "not on Wi-Fi, and wifi_only is set"
+    return None
+
+
+class Limits:
+    """A device's own limits, looked at every few seconds at most."""
+
+    def __init__(
+        self,
+        config: LimitsConfig,
+        *,
+        vitals: Callable[[], Vitals],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._vitals = vitals
+        self._clock = clock
+        self._checked_s: float | None = None
+        self._breach: str | None = None
+
+    def breach(self) -> str | None:
+        """Why this device must not train now; None where it may."""
+        now_s = self._clock()
+        if self._checked_s is None or now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
+            was_hot = self._breach is not None and self._breach.startswith("temperature")
+            self._breach = breach(self._vitals(), self._config, was_hot=was_hot)
+        return self._breach
+
+
+def read_vitals(work_dir: Path, *, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> Vitals:
+    """How this device is now; a phone is asked through Termux:API, everything else through the kernel's files."""
+    phone = find_command("termux-battery-status")
+    percent, on_charger, battery_c = _phone_battery(phone) if phone else (*_battery(root), None)
+    temperatures = [one for one in (_hottest_zone(root), battery_c) if one is not None]
+    return Vitals(
+        temperature_c=max(temperatures, default=None),
+        battery_percent=percent,
+        on_charger=on_charger,
+        free_memory_mb=_free_memory_mb(proc),
+        free_disk_mb=_free_disk_mb(work_dir),
+        on_wifi=_phone_wifi() if phone else None,
+    )
+
+
+def _hottest_zone(root: Path) -> float | None:
+    celsius = []
+    for zone in (root / "class" / "thermal").glob("thermal_zone*"):
+        number = _number(zone / "temp")
+        # Zones that are switched off answer with nonsense such as -274000.
+        if number is not None and -40_000 < number < 200_000:
+            celsius.append(number / 1000)
+    return max(celsius, default=None)
+
+
+def _battery(root: Path) -> tuple[float | None, bool | None]:
+    """Percent of the emptiest battery, and whether something feeds the device; None, None without a battery."""
+    percents, on_charger = [], False
+    for supply in sorted((root / "class" / "power_supply").glob("*")):
+        kind = _text(supply / "type")
+        if kind == "Battery" and _text(supply / "scope") != "Device":
+            percent = _number(supply / "capacity")
+            percents += [] if percent is None else [percent]
+            on_charger |= _text(supply / "status") in ("Charging", "Full", "Not charging")
+        elif kind in ("Mains", "USB"):
+            on_charger |= _number(supply / "online") == 1
+    return (min(percents), on_charger) if percents else (None, None)
+
+
+def _phone_battery(command: str) -> tuple[float | None, bool | None, float | None]:
+    try:
+        status = battery_status(command)
+    except (OSError, ValueError) as error:
+        log.debug("the phone's battery is unknown: %s", error)
+        return None, None, None
+    return status.percentage, status.on_charger, status.temperature
+
+
+def _phone_wifi() -> bool | None:
+    command = find_command("termux-wifi-connectioninfo")
+    try:
+        return on_wifi(command) if command else None
+    except (OSError, ValueError) as error:
+        log.debug("the phone's network is unknown: %s", error)
+        return None
+
+
+def _free_memory_mb(proc: Path) -> float | None:
+    for line in _text(proc / "meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return None
+
+
+def _free_disk_mb(work_dir: Path) -> float | None:
+    place = next(folder for folder in (work_dir, *work_dir.parents) if folder.exists())
+    disk = os.statvfs(place)
+    return disk.f_bavail * disk.f_frsize / 1e6
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(_text(path))
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

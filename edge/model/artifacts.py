@@ -1,0 +1,234 @@
+"""The exported graphs on disk: a manifest that says what they are, read and checked before anything is run."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.model.methods import Method
+from sparsyedge.edge.native import ABI_VERSION
+from sparsyedge.edge.storage import sha256_file, write_atomically
+
+__all__ = [
+    "DEFAULT_MAX_EPOCHS",
+    "MANIFEST_NAME",
+    "MANIFEST_VERSION",
+    "MAX_NAME",
+    "PLAIN_ROLES",
+    "STOCK_ROLES",
+    "TRAINING_ROLES",
+    "Artifacts",
+    "BatchNorm",
+    "ClassName",
+    "File",
+    "FileRole",
+    "Manifest",
+    "Method",
+    "OpLibrary",
+    "Parameter",
+    "SampleType",
+    "decode_manifest",
+    "encode_manifest",
+]
+
+MANIFEST_VERSION = 5
+MANIFEST_NAME = "manifest.json"
+
+FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
+DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
+PLAIN_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
+"""The step by our own ops alone, which any onnxruntime runs."""
+STOCK_ROLES: tuple[FileRole, ...] = ("checkpoint", *PLAIN_ROLES)
+"""All that a device without a training API needs."""
+TRAINING_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", *PLAIN_ROLES)
+"""What one with it needs; the inference graph is filled in by the coordinator alone."""
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+# A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+MAX_FILE_BYTES = 1 << 30
+DEFAULT_MAX_EPOCHS = 1000
+SampleType = Literal["uint8", "int16", "float32"]
+"""How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
+MAX_NAME = 200
+"""Characters of a class's name."""
+ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the artifacts."""
+
+    name: FileName
+    sha256: Sha256
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE_BYTES)]
+
+
+class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One named tensor of the state; BatchNorm's running statistics are in the table and not trainable."""
+
+    name: str
+    shape: tuple[Positive, ...]
+    trainable: bool
+    prunable: bool
+    positions: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Places of the layer's output plane that a prunable weight is applied at; 0 for every other parameter."""
+
+
+class BatchNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one BatchNorm layer keeps its running statistics, and which graph outputs bring their new values."""
+
+    mean: str
+    variance: str
+    mean_output: str
+    variance_output: str
+    plane: Positive
+    """Positions per sample (height x width) that the statistics are taken over."""
+
+
+class OpLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An op library that devices may run the graphs with."""
+
+    platform: Annotated[str, msgspec.Meta(max_length=64)]
+    """For people: devices go by the hash."""
+    sha256: Sha256
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a device must know about the artifacts before it loads one of them."""
+
+    version: int
+    ops_abi: int
+    model: str
+    width: Positive
+    classes: Positive
+    input_shape: tuple[Positive, Positive, Positive]
+    """Channels, height, width of one sample."""
+    method: Method
+    seed: int
+    opset: int
+    made_with: dict[str, str]
+    """Versions of the libraries that made the graphs."""
+    parameters: tuple[Parameter, ...]
+    batch_norms: tuple[BatchNorm, ...]
+    batch_norm_momentum: float
+    """The weight of the old running value (torch's momentum is one minus this)."""
+    initial_model: Sha256
+    """The model id of the state in the checkpoint."""
+    files: dict[FileRole, File]
+    class_names: tuple[ClassName, ...] = ()
+    """What the classes are called, in the order of their numbers; empty where nobody named them."""
+    sample_type: SampleType = "uint8"
+    """What the model's data is stored as, and so how it is scaled; the delivered model does the same."""
+    op_libraries: tuple[OpLibrary, ...] = ()
+    """The op libraries that devices may run the graphs with; filled in when the artifacts are signed."""
+    max_epochs: Positive = DEFAULT_MAX_EPOCHS
+    """What devices of a secured fleet train in one round at most, whatever a task asks for; set by signing as well."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor of the state, by name."""
+        return {parameter.name: parameter.shape for parameter in self.parameters}
+
+    @property
+    def prunable(self) -> tuple[str, ...]:
+        """The names of the weights that are pruned, in table order."""
+        return tuple(parameter.name for parameter in self.parameters if parameter.prunable)
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """A folder whose manifest was read and whose files were checked against it."""
+
+    directory: Path
+    manifest: Manifest
+
+    @classmethod
+    def load(cls, directory: Path) -> Artifacts:
+        """Read the manifest and compare every file's hash; raises ArtifactError at the first difference."""
+        path = directory / MANIFEST_NAME
+        if not path.is_file():
+            raise ArtifactError(
+                f"no {MANIFEST_NAME} in {directory}; make artifacts there with `sparsyedge export --out {directory}`"
+            )
+        manifest = decode_manifest(path.read_bytes(), source=str(path))
+        for file in manifest.files.values():
+            _check_file(directory / file.name, file)
+        return cls(directory, manifest)
+
+    @property
+    def id(self) -> str:
+        """The hash of all that decides what is trained: the same before and after signing."""
+        unsigned = msgspec.structs.replace(self.manifest, op_libraries=(), max_epochs=DEFAULT_MAX_EPOCHS)
+        return hashlib.sha256(encode_manifest(unsigned)).hexdigest()
+
+    def path(self, role: FileRole) -> Path:
+        """Where the file of that role is."""
+        return self.directory / self.manifest.files[role].name
+
+    def save_manifest(self) -> None:
+        """Write the manifest beside its files; the folder is not valid before."""
+        write_atomically(self.directory / MANIFEST_NAME, encode_manifest(self.manifest))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as indented JSON: people read it too."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def decode_manifest(content: bytes, *, source: str) -> Manifest:
+    """Parse a manifest and refuse one of another version; `source` names it in the error."""
+    try:
+        versions = msgspec.json.decode(content, type=_Versions)
+    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ArtifactError(f"{source} is not a manifest: {error}; run `sparsyedge export` again") from error
+    if versions.version != MANIFEST_VERSION:
+        raise ArtifactError(
+            f"{source} has manifest version {versions.version}, this sparsyedge reads version {MANIFEST_VERSION}; "
+            f"run `sparsyedge export` again with the version that the devices have"
+        )
+    if versions.ops_abi != ABI_VERSION:
+        raise ArtifactError(
+            f"{source} needs op library ABI {versions.ops_abi}, this sparsyedge has ABI {ABI_VERSION}; "
+            f"run `sparsyedge export` again with the version that the devices have"
+        )
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
+    missing = [role for role in (*DENSE_ROLES, *PLAIN_ROLES) if role not in manifest.files]
+    if missing:
+        raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
+    names = manifest.class_names
+    # Names go into logs and refusals, so nothing in them may move a cursor or begin a line.
+    if names and (len(set(names)) != manifest.classes or not all(map(str.isprintable, names))):
+        raise ArtifactError(
+            f"{source} has {len(names)} class names for {manifest.classes} classes; each class has a name of its own, "
+            f"of printable characters: run `sparsyedge export` again"
+        )
+    return manifest
+
+
+class _Versions(msgspec.Struct):
+    """The two keys that decide whether the rest can be understood at all."""
+
+    version: int
+    ops_abi: int
+
+
+def _check_file(path: Path, expected: File) -> None:
+    if not path.is_file():
+        raise ArtifactError(
+            f"{path} is missing though the manifest names it; run `sparsyedge export` again or copy the whole folder"
+        )
+    found = sha256_file(path)
+    if found != expected.sha256:
+        raise ArtifactError(
+            f"{path} has SHA-256 {found[:12]}..., the manifest says {expected.sha256[:12]}...; "
+            f"the file was altered or cut: copy the folder again or run `sparsyedge export` again"
+        )

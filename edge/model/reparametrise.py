@@ -1,0 +1,112 @@
+"""From the weights w that are trained and sent to theta, which the network computes with; numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.methods import Method
+from sparsyedge.edge.model.prune import keep_largest
+from sparsyedge.edge.tensors import FloatArray
+
+__all__ = [
+    "NORM_FLOOR",
+    "effective_weights",
+    "exponent_name",
+    "inference_weights",
+    "layer_exponents",
+    "positions_name",
+    "power",
+    "spectral_norm",
+    "weights_of",
+]
+
+# Any exponent above 1 keeps zeros at zero; an empty layer has no magnitudes to derive one from.
+EMPTY_LAYER_EXPONENT = 1.5
+LEAST_EXPONENT = 1 + 1e-6
+# Keeps the norm of an empty layer from being a divisor of zero; no other layer notices.
+NORM_FLOOR = 1e-12
+
+
+def exponent_name(weight: str) -> str:
+    """What graphs call the exponent of a layer, where layers have their own."""
+    return f"{weight}.exponent"
+
+
+def positions_name(weight: str) -> str:
+    """What graphs call the flat positions of a layer's values, where the layer is more than its values one by one."""
+    return f"{weight}.positions"
+
+
+def layer_exponents(method: Method, state: Mapping[str, FloatArray], prunable: Iterable[str]) -> dict[str, FloatArray]:
+    """The exponents of a model's layers under the graphs' names; empty unless the method derives them.
+
+    They are those of the model that a session was given, and stay as they are while it trains.
+    """
+    if method.reparametrisation != "auto-beta":
+        return {}
+    exponents = {name: _exponent(method, state[name]) for name in prunable}
+    return {exponent_name(name): np.array([value], dtype=np.float32) for name, value in exponents.items()}
+
+
+def effective_weights(method: Method, weights: FloatArray) -> FloatArray:
+    """theta of one layer; zero stays exactly zero."""
+    if method.reparametrisation == "spectral":
+        norm = np.float32(spectral_norm(weights))
+        return weights * np.abs(weights) / norm
+    if method.reparametrisation == "auto-beta":
+        return power(weights, _exponent(method, weights))
+    return power(weights, method.beta)
+
+
+def weights_of(method: Method, theta: FloatArray) -> FloatArray:
+    """w of one layer, of which `effective_weights` makes theta again but for rounding; zero stays exactly zero.
+
+    Raises ConfigError for `auto-beta`, whose exponent depends on the w that is looked for.
+    """
+    if method.reparametrisation == "auto-beta":
+        raise ConfigError(
+            f"method {method.name} derives its exponents from the weights themselves, so the weights of a network that "
+            f"was trained without it cannot be found; begin from a run of the same method"
+        )
+    if method.reparametrisation == "spectral":
+        root = power(theta, 0.5)
+        # w = c root gives theta c / norm(root): the norm is proportional to its matrix.
+        return root * np.float32(spectral_norm(root))
+    return power(theta, 1 / method.beta)
+
+
+def inference_weights(method: Method, name: str, weights: FloatArray, *, prunable: Sequence[str]) -> FloatArray:
+    """What evaluation and the delivered model see of a tensor: all of it, or what a step would compute with."""
+    if method.inference == "trained" and method.prune_weights != "none" and name in prunable[1:]:
+        return keep_largest(weights, method.density)
+    return weights
+
+
+def power(weights: FloatArray, beta: float) -> FloatArray:
+    """sign(w) |w|^beta; zero stays exactly zero."""
+    return np.copysign(np.abs(weights) ** np.float32(beta), weights).astype(np.float32, copy=False)
+
+
+def spectral_norm(weights: FloatArray) -> float:
+    """The largest singular value of |W| as (outputs, inputs), by one power iteration from a vector of ones.
+
+    |W| has no negative entry, so its first singular vectors have none either, and ones are never orthogonal to them.
+    """
+    magnitudes: NDArray[np.float64] = np.abs(weights.astype(np.float64)).reshape(len(weights), -1)
+    left = magnitudes.sum(axis=1)
+    left /= np.sqrt(left @ left + NORM_FLOOR)
+    right = left @ magnitudes
+    return float(np.sqrt(right @ right + NORM_FLOOR))
+
+
+def _exponent(method: Method, weights: FloatArray) -> float:
+    """1 + mean |w| over the largest |w|, or over the spectral norm of |W|."""
+    largest = float(np.abs(weights).max())
+    if largest == 0:
+        return EMPTY_LAYER_EXPONENT
+    mean = float(np.abs(weights).mean(dtype=np.float64))
+    return max(LEAST_EXPONENT, 1 + mean / (largest if method.exponent == "max" else spectral_norm(weights)))

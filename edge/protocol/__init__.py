@@ -1,0 +1,1 @@
+"""What coordinator and devices say to each other, and the connection that carries it."""

@@ -1,0 +1,132 @@
+"""Which tasks a device of a secured fleet believes: those of a certified run key that are not older than what it knows.
+
+What a device knows is the highest certificate and round that it has seen, in one small file that outlives restarts.
+There is no expiry: boards have no clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from sparsyedge.edge.config import Identifier
+from sparsyedge.edge.errors import SecurityError
+from sparsyedge.edge.protocol.messages import RoundNumber, RunCertificate
+from sparsyedge.edge.security.run_seal import check_certificate, check_seal
+from sparsyedge.edge.storage import write_atomically
+
+__all__ = ["Trust"]
+
+log = logging.getLogger(__name__)
+
+LOG_AGAIN_S = 60.0
+"""Whoever forges tasks can send many; the log has room for one line a minute."""
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """What is read of a message before it is known whose it is."""
+
+    run: Identifier
+    round: RoundNumber
+    certificate: RunCertificate
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The latest task that was believed. Later certificates come with rounds of their own, so this is all."""
+
+    serial: int = 0
+    key: str = ""
+    round: int = 0
+
+
+# Made once, before there are threads: see edge/protocol/messages.py.
+_CLAIM_DECODER: msgspec.json.Decoder[_Claim] = msgspec.json.Decoder(_Claim)
+_SEEN_DECODER: msgspec.json.Decoder[_Seen] = msgspec.json.Decoder(_Seen)
+
+
+class Trust:
+    """Tells the operator's tasks from forged and replayed ones, and counts those."""
+
+    def __init__(
+        self, signing_key: str, *, fleet: str, path: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.refused = 0
+        """Tasks that were not believed since the start."""
+        self._reason = ""
+        self._signing_key = signing_key
+        self._fleet = fleet
+        self._path = path
+        self._clock = clock
+        self._silent_until_s = 0.0
+        self._certificate: RunCertificate | None = None
+        """The one that was checked last."""
+        self._seen = self._load()
+
+    @property
+    def alarm(self) -> str:
+        """What the coordinator should know about refused tasks; empty where there were none."""
+        if not self.refused:
+            return ""
+        return f"refused {self.refused} forged or replayed tasks since its start; the last one: {self._reason}"
+
+    def believes(self, payload: bytes) -> bool:
+        """Whether a message on the task's topic is the operator's present word; one that is not is counted."""
+        try:
+            self._check(payload)
+        except SecurityError as error:
+            self._refuse(str(error))
+            return False
+        return True
+
+    def _check(self, payload: bytes) -> None:
+        try:
+            claim = _CLAIM_DECODER.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise SecurityError("it names no certified run key") from error
+        certificate, seen = claim.certificate, self._seen
+        if certificate.run != claim.run:
+            raise SecurityError(f"it is for run {claim.run}, its run key is certified for run {certificate.run}")
+        is_same = (certificate.serial, certificate.key) == (seen.serial, seen.key)
+        if is_same and claim.round < seen.round:
+            raise SecurityError(f"round {claim.round} of run {claim.run} is over: round {seen.round} was seen")
+        if not is_same and certificate.serial <= seen.serial:
+            raise SecurityError(
+                f"run {claim.run} is over: its certificate has serial {certificate.serial}, {seen.serial} was seen; if "
+                f"it is to go on, certify it anew with `sparsyedge coordinator sign --run RUN.toml`"
+            )
+        if certificate != self._certificate:
+            check_certificate(certificate, fleet=self._fleet, signing_key=self._signing_key)
+            self._certificate = certificate
+        check_seal(payload, certificate.key)
+        self._remember(_Seen(certificate.serial, certificate.key, claim.round))
+
+    def _remember(self, seen: _Seen) -> None:
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            write_atomically(self._path, msgspec.json.encode(seen), private=True)
+        except OSError as error:
+            # A device that cannot write cannot train either, and says so when it tries.
+            log.warning("cannot note round %d in %s: %s", seen.round, self._path, error)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused += 1
+        self._reason = reason
+        now_s = self._clock()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + LOG_AGAIN_S
+            log.warning("refused a task, %d in all, and stay with the last good one: %s", self.refused, reason)
+
+    def _load(self) -> _Seen:
+        try:
+            return _SEEN_DECODER.decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return _Seen()
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("cannot read %s (%s): tasks of earlier rounds may pass for new ones once", self._path, error)
+            return _Seen()

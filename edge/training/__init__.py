@@ -1,0 +1,1 @@
+"""Local training in ONNX Runtime, over all weights or over the non-zero ones alone."""

@@ -1,0 +1,90 @@
+"""What a method makes of a round on one device: the model that training starts from, and what is sent of the result."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparsyedge.edge.model.methods import Method
+from sparsyedge.edge.model.prune import keep_largest, prune_global
+from sparsyedge.edge.tensors import State
+from sparsyedge.edge.training.session import Session
+from sparsyedge.edge.training.trainer import BeforeStep, LocalJob
+
+__all__ = ["exchange_weights", "finish_update", "needs_start", "start_state", "step_rule"]
+
+GROWN = np.float32(1e-8)
+"""What a weight starts from that takes a place in the mask: nothing to the network, and not zero to the mask."""
+
+
+def start_state(method: Method, received: State, *, prunable: Sequence[str], sparsity: float) -> State:
+    """The model to train: the received one, pruned to this device's own target where groups have different ones.
+
+    `sparsity` is `method.sparsity_of` the device in this round.
+    """
+    return prune_global(received, prunable, sparsity) if method.sparsities else received
+
+
+def needs_start(method: Method) -> bool:
+    """Whether `finish_update` must be given the model that training started from."""
+    return method.uplink == "delta"
+
+
+def finish_update(
+    method: Method, trained: State, *, prunable: Sequence[str], sparsity: float, start: State | None = None
+) -> State:
+    """What is sent of a trained model: all of it, its largest weights, or its largest changes added to the start."""
+    if method.uplink == "whole":
+        return dict(trained)
+    if method.uplink == "weights":
+        return prune_global(trained, prunable, sparsity)
+    if start is None:
+        raise ValueError("changes are pruned against the model that training started from")
+    changes = prune_global({name: trained[name] - start[name] for name in prunable}, prunable, sparsity)
+    update = dict(trained)
+    for name in prunable:
+        # Where the change is kept, the trained value itself: start + (trained - start) may round to another.
+        update[name] = np.where(changes[name] != 0, trained[name], start[name])
+    return update
+
+
+def step_rule(method: Method, session: Session, prunable: Sequence[str], job: LocalJob) -> BeforeStep | None:
+    """What the method does to the session's model between steps; None where it does nothing in this round."""
+    if method.prune_weights == "in-place":
+        _, *others = prunable
+
+        def prune(number: int, steps: int) -> None:
+            state = session.state()
+            session.load(state | {name: keep_largest(state[name], method.density) for name in others})
+
+        return prune
+    if method.evolves_mask(job.round_number):
+
+        def exchange(number: int, steps: int) -> None:
+            if number == steps // 2:
+                seed = [job.seed, job.round_number, int.from_bytes(hashlib.sha256(job.device_id.encode()).digest()[:8])]
+                session.load(exchange_weights(session.state(), prunable, method.regrow_rate, seed=seed))
+
+        return exchange
+    return None
+
+
+def exchange_weights(state: State, prunable: Sequence[str], rate: float, *, seed: Sequence[int]) -> State:
+    """A copy of the state in which that share of each layer's weights, the smallest, gave their places to others.
+
+    The new places are drawn at random among all that are free then. The number of non-zeros stays as it was.
+    """
+    stream = np.random.Generator(np.random.PCG64(list(seed)))
+    changed = dict(state)
+    for name in prunable:
+        tensor = state[name].reshape(-1).copy()
+        present = np.flatnonzero(tensor)
+        count = int(rate * present.size)
+        # Of equal magnitudes the first go: a stable order does not depend on the machine.
+        tensor[present[np.argsort(np.abs(tensor[present]), kind="stable")[:count]]] = 0
+        free = np.flatnonzero(tensor == 0)
+        tensor[free[np.argsort(stream.random(free.size), kind="stable")[:count]]] = GROWN
+        changed[name] = tensor.reshape(state[name].shape)
+    return changed

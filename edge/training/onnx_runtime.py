@@ -1,0 +1,100 @@
+"""ONNX Runtime with our op library in it: the only file that imports onnxruntime."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sparsyedge.edge.errors import ArtifactError, ConfigError
+from sparsyedge.edge.native import library_path
+from sparsyedge.edge.training.session import Runtime
+
+__all__ = ["RUNTIME", "graph_options", "open_graph", "pick_runtime", "session_options", "training_api"]
+
+
+@contextmanager
+def _torch_hidden() -> Iterator[None]:
+    """Let imports find no torch, unless it is there already.
+
+    onnxruntime-training imports torch where it is installed, for parts that we do not use: seconds and hundreds of
+    megabytes on every device of a demo.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
+
+
+def _import_training_api() -> Any:
+    """The training API, or None where this onnxruntime has none.
+
+    Its package is entered without being run, because the package's own __init__ fails where there is no torch.
+    """
+    spec = importlib.util.find_spec("onnxruntime.training")
+    if spec is None:
+        return None
+    sys.modules.setdefault("onnxruntime.training", importlib.util.module_from_spec(spec))
+    return importlib.import_module("onnxruntime.training.api")
+
+
+with _torch_hidden():
+    import onnxruntime
+
+    training_api = _import_training_api()
+
+RUNTIME = f"onnxruntime {onnxruntime.__version__}"
+
+
+def pick_runtime(forced: Runtime | None = None) -> Runtime:
+    """What to train with: what is installed, or what is forced; raises ConfigError where that is not there."""
+    if forced == "training" and training_api is None:
+        raise ConfigError(
+            f"--runtime training needs onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11), here is {RUNTIME}; "
+            f"leave the option out"
+        )
+    return forced or ("stock" if training_api is None else "training")
+
+
+def session_options(threads: int) -> onnxruntime.SessionOptions:
+    """Options with our ops registered, `threads` threads in an op, and none that spins."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # A thread that spins while it waits burns a core that another process, or the battery, could use.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    options.register_custom_ops_library(str(library_path()))
+    return options
+
+
+def graph_options(threads: int, *, arena: bool = True) -> onnxruntime.SessionOptions:
+    """Options for a graph that our exporter wrote.
+
+    With an arena the session keeps the memory that its largest run took, which makes the next one faster.
+    """
+    options = session_options(threads)
+    options.enable_cpu_mem_arena = arena
+    options.enable_mem_pattern = arena
+    # In the order of the file, which lets go of every tensor as early as it can: a sparse step then takes 141 MB where
+    # onnxruntime's own order takes 193.
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    return options
+
+
+def open_graph(path: Path, *, threads: int, arena: bool = True) -> onnxruntime.InferenceSession:
+    """A plain session over a graph file; raises ArtifactError where this runtime cannot load it."""
+    options = graph_options(threads, arena=arena)
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions have no common class
+        raise ArtifactError(f"{RUNTIME} cannot load {path}: {error}") from error

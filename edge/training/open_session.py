@@ -1,0 +1,68 @@
+"""Where a device trains: the artifacts of its run, and the one session that is open on them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from sparsyedge.edge.model.artifacts import STOCK_ROLES, TRAINING_ROLES, Artifacts, FileRole
+from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.tensors import State
+from sparsyedge.edge.training.dense_session import DenseSession
+from sparsyedge.edge.training.onnx_runtime import pick_runtime
+from sparsyedge.edge.training.session import Runtime, Session, choose_kind, remaining_work
+from sparsyedge.edge.training.sparse_session import SparseSession
+
+__all__ = ["Workbench"]
+
+log = logging.getLogger(__name__)
+
+
+class Workbench:
+    """Belongs to one device, or to several simulated ones that hold `lock` while they train on it."""
+
+    def __init__(self, *, threads: int = 1, runtime: Runtime | None = None) -> None:
+        """`runtime` is what is installed where it is not given; raises ConfigError where it is not there."""
+        self.lock = threading.Lock()
+        self._runtime = pick_runtime(runtime)
+        self._threads = threads
+        self._manifest_sha256: str | None = None
+        self._artifacts: Artifacts | None = None
+        self._session: Session | None = None
+
+    @property
+    def roles(self) -> tuple[FileRole, ...]:
+        """The files of an export that are needed here."""
+        return TRAINING_ROLES if self._runtime == "training" else STOCK_ROLES
+
+    def artifacts(self, manifest_sha256: str) -> Artifacts | None:
+        """The artifacts that lie here, if they are those of this manifest."""
+        return self._artifacts if self._manifest_sha256 == manifest_sha256 else None
+
+    def put(self, artifacts: Artifacts, manifest_sha256: str) -> None:
+        """Work on these artifacts from now on."""
+        self._session = None
+        self._artifacts, self._manifest_sha256 = artifacts, manifest_sha256
+
+    def session(self, model: State | None, *, round_number: int) -> Session:
+        """A session that holds the model, of the kind that suits it; None stands for the checkpoint's model."""
+        artifacts = self._artifacts
+        assert artifacts is not None, "put artifacts here first"
+        if model is None and self._runtime == "training":
+            # The checkpoint holds it; a session that has trained no longer does.
+            self._session = None
+            self._session = DenseSession(artifacts, threads=self._threads)
+            return self._session
+        if model is None:
+            model = read_initial_state(artifacts)
+        manifest = artifacts.manifest
+        kind = choose_kind(manifest, model, self._runtime)
+        log.info(
+            "round %d: %.1f %% of the work is left; %s graph", round_number, 100 * remaining_work(manifest, model), kind
+        )
+        if self._session is None or self._session.kind != kind:
+            # One at a time: the dense session alone holds several copies of the model.
+            self._session = None
+            self._session = (SparseSession if kind == "sparse" else DenseSession)(artifacts, threads=self._threads)
+        self._session.load(model)
+        return self._session

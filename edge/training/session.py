@@ -1,0 +1,61 @@
+"""What a training session is, and which of the two kinds a round is trained with in which runtime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.tensors import FloatArray, State
+
+__all__ = ["Kind", "Runtime", "Session", "choose_kind", "remaining_work"]
+
+Kind = Literal["dense", "sparse"]
+Runtime = Literal["training", "stock"]
+"""onnxruntime-training with its API, or any onnxruntime at all."""
+
+SPARSE_WORK_LIMIT = 0.9
+"""The share of a dense model's multiplications up to which the sparse graph is the faster one."""
+
+
+class Session(Protocol):
+    """A model with its parameters, ready to take SGD steps."""
+
+    kind: Kind
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Replace every parameter and running statistic."""
+
+    def state(self) -> State:
+        """A copy of every parameter and running statistic."""
+
+    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+
+
+def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:
+    """The rule: sparse where the method keeps zeros at zero and enough of the model's work is gone, dense otherwise.
+
+    Round 1 starts from dense weights, so it is trained dense. Without a training API there is nothing to choose: the
+    sparse graph then serves dense models as well.
+    """
+    if runtime == "stock" or manifest.method.activation_threshold == "round":
+        # The training API has nowhere to keep a threshold between two steps.
+        return "sparse"
+    if not manifest.method.zero_grad_at_zero:
+        return "dense"
+    return "sparse" if remaining_work(manifest, state) <= SPARSE_WORK_LIMIT else "dense"
+
+
+def remaining_work(manifest: Manifest, state: Mapping[str, FloatArray]) -> float:
+    """The share of the dense model's multiplications that the non-zero weights leave, over all layers."""
+    dense = left = 0
+    for parameter in manifest.parameters:
+        if parameter.prunable:
+            dense += parameter.positions * math.prod(parameter.shape)
+            left += parameter.positions * int(np.count_nonzero(state[parameter.name]))
+    return left / dense if dense else 1.0

@@ -1,0 +1,114 @@
+"""Training over the non-zero weights alone: a plain session of any onnxruntime, stock or not.
+
+Between two calls of `load` the mask does not change: with most methods a weight that is zero has no gradient. So each
+layer's weights are a vector of its non-zeros, and what the kernels compute with (the plan) is built once per load.
+Time and memory of a step go with the non-zeros, not with the size of the model.
+
+Where zeros may grow back, the vector holds all weights of the layer, and the same graph trains the model densely: that
+is how a device without onnxruntime-training trains such a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.errors import ArtifactError, TrainingError
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
+from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.onnx_runtime import open_graph
+from sparsyedge.edge.training.session import Kind
+
+__all__ = ["THRESHOLD", "SparseSession"]
+
+THRESHOLD = ".tau"
+"""Ends the name of a threshold that steps hand on to the next, of the layer whose weight's name begins it."""
+NO_THRESHOLD = np.array([-1], dtype=np.float32)
+
+
+class SparseSession:
+    """The exported model with the weights that may change, ready to take SGD steps once a state is loaded."""
+
+    kind: Kind = "sparse"
+
+    def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
+        manifest = artifacts.manifest
+        self._manifest = manifest
+        self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
+        self._step = open_graph(artifacts.path("sparse_step"), threads=threads)
+        self._outputs = [output.name for output in self._step.get_outputs()]
+        self._thresholds = [each.name for each in self._step.get_inputs() if each.name.endswith(THRESHOLD)]
+        self._fixed: dict[str, NDArray[Any]] = {}
+        self._changing: dict[str, NDArray[Any]] = {}
+        self._positions: dict[str, NDArray[np.int32]] = {}
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Take over a state; where the method keeps zeros at zero, its zeros are the mask from now on."""
+        method = self._manifest.method
+        if method.zero_grad_at_zero:  # else the plan of all weights, which serves any state, is kept
+            self._fixed, self._positions = {}, {}
+        self._changing = {}
+        self._fixed |= layer_exponents(method, state, self._manifest.prunable)
+        for name, value in state.items():
+            if name not in self._manifest.prunable:
+                self._changing[name] = np.ascontiguousarray(value, dtype=np.float32)
+        self._changing |= dict.fromkeys(self._thresholds, NO_THRESHOLD)
+        for name in self._manifest.prunable:
+            if name not in self._positions:
+                self._plan_layer(name, state[name])
+            self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
+
+    def _plan_layer(self, name: str, weights: FloatArray) -> None:
+        """Decide which weights of a layer are trained, and in what order they are stored."""
+        method = self._manifest.method
+        if method.zero_grad_at_zero:
+            index = np.flatnonzero(weights).astype(np.int32)
+        else:
+            index = np.arange(weights.size, dtype=np.int32)
+        plan, order = self._make_plan(name, index)
+        self._positions[name] = index[order]
+        self._fixed[f"{name}.plan"] = plan
+        if method.reparametrisation == "spectral":
+            self._fixed[positions_name(name)] = self._positions[name]
+
+    def _make_plan(self, name: str, index: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """A layer's plan and the order of its values; one layer at a time, since all at once take much memory."""
+        none = np.empty(0, dtype=np.int32)
+        indices = {f"{each}.index": index if each == name else none for each in self._manifest.prunable}
+        try:
+            plan, order = self._plan.run([f"{name}.plan", f"{name}.order"], indices)
+        except Exception as error:  # onnxruntime's exceptions have no common class
+            raise ArtifactError(f"the sparse graph cannot take layer {name} over: {error}") from error
+        return plan, order
+
+    def state(self) -> State:
+        """A copy of every parameter and running statistic, zeros included."""
+        state: State = {}
+        for parameter in self._manifest.parameters:
+            if parameter.prunable:
+                dense = np.zeros(int(np.prod(parameter.shape)), dtype=np.float32)
+                dense[self._positions[parameter.name]] = self._changing[f"{parameter.name}.values"]
+                state[parameter.name] = dense.reshape(parameter.shape)
+            else:
+                state[parameter.name] = self._changing[parameter.name].copy()
+        return state
+
+    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+        try:
+            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate))
+        except Exception as error:  # onnxruntime's exceptions have no common class
+            raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
+        results = dict(zip(self._outputs, values, strict=True))
+        loss = float(results.pop("loss")[0])
+        self._changing = {name.removesuffix(".new"): value for name, value in results.items()}
+        return loss
+
+    def feeds(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> dict[str, NDArray[Any]]:
+        """All inputs of the step's graph, by name; nothing is copied."""
+        rate = np.array([learning_rate], dtype=np.float32)
+        return {"x": x, "labels": y, "learning_rate": rate, **self._fixed, **self._changing}

@@ -1,0 +1,137 @@
+"""One local job: a device's samples through the session, epoch after epoch."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.data.batches import epoch_order, split_batches
+from sparsyedge.edge.data.dataset import Samples
+from sparsyedge.edge.errors import DataError, TrainingError
+from sparsyedge.edge.training.session import Session
+
+__all__ = ["BeforeStep", "JobCancelled", "LocalJob", "Trained", "train"]
+
+log = logging.getLogger(__name__)
+
+Indices = NDArray[np.int64]
+
+
+class JobCancelled(Exception):
+    """The round went on without this job; its work is dropped."""
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """What to train: with the same samples and model, the same job gives the same update."""
+
+    device_id: str
+    round_number: int
+    seed: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a job, or of its first epochs; the parameters are in the session."""
+
+    epochs: int
+    steps: int
+    loss: float
+    """Mean over the steps of the last epoch."""
+
+
+BeforeStep = Callable[[int, int], None]
+"""Called with the number of the step, from 0, and of all steps of the epoch; may change the session's model."""
+
+
+def train(
+    session: Session,
+    samples: Samples,
+    job: LocalJob,
+    *,
+    done: Trained | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
+    on_epoch: Callable[[Trained], None] = lambda trained: None,
+    before_step: BeforeStep | None = None,
+    smallest_plane: int | None = None,
+) -> Trained:
+    """Run the job's epochs on the session; `keep_going` is asked before every step and ends the job when False.
+
+    `done` says which epochs the session's parameters have behind them; `on_epoch` hears of every epoch that is finished
+    while others are still to come. `smallest_plane` is the fewest positions that a BatchNorm sees per sample.
+    """
+    trained = done or Trained(epochs=0, steps=0, loss=math.nan)
+    while trained.epochs < job.epochs:
+        if trained.epochs and trained is not done:
+            on_epoch(trained)
+        trained = _train_epoch(
+            session,
+            samples,
+            job,
+            trained,
+            keep_going=keep_going,
+            before_step=before_step,
+            smallest_plane=smallest_plane,
+        )
+    return trained
+
+
+def _train_epoch(
+    session: Session,
+    samples: Samples,
+    job: LocalJob,
+    before: Trained,
+    *,
+    keep_going: Callable[[], bool],
+    before_step: BeforeStep | None,
+    smallest_plane: int | None,
+) -> Trained:
+    order = epoch_order(
+        len(samples), seed=job.seed, round_number=job.round_number, device_id=job.device_id, epoch=before.epochs
+    )
+    steps, losses = before.steps, []
+    batches = _trainable(split_batches(order, job.batch_size), job, smallest_plane=smallest_plane)
+    for number, indices in enumerate(batches):
+        if not keep_going():
+            raise JobCancelled(f"round {job.round_number} was left after {steps} steps")
+        if before_step is not None:
+            before_step(number, len(batches))
+        x, y = samples.batch(indices)
+        losses.append(session.train_step(x, y, job.learning_rate))
+        steps += 1
+        if not math.isfinite(losses[-1]):
+            raise TrainingError(
+                f"loss became {losses[-1]} at step {steps} of round {job.round_number} with learning rate "
+                f"{job.learning_rate:g}; lower the learning rate of the run"
+            )
+    return Trained(epochs=before.epochs + 1, steps=steps, loss=sum(losses) / len(losses))
+
+
+def _trainable(batches: list[Indices], job: LocalJob, *, smallest_plane: int | None) -> list[Indices]:
+    """The batches that BatchNorm can take statistics of: one sample alone says little, and of one position nothing."""
+    larger = [indices for indices in batches if len(indices) > 1]
+    if len(larger) == len(batches):
+        return batches
+    if larger:
+        log.warning(
+            "round %d: %d of %d batches hold one sample and are skipped, since BatchNorm needs more",
+            job.round_number,
+            len(batches) - len(larger),
+            len(batches),
+        )
+        return larger
+    if smallest_plane == 1:
+        raise DataError(
+            "all batches hold one sample, and a BatchNorm of this model sees one position of it; "
+            "give the device more samples, or the run a `batch_size` of at least 2"
+        )
+    log.warning("round %d: batches of one sample; BatchNorm normalises each by itself", job.round_number)
+    return batches

@@ -1,0 +1,296 @@
+"""The envelope of a frame: magic, header, sections, digest. frame.py says what sections hold. No I/O.
+
+A frame is, in this order (integers little-endian):
+
+    magic      4 bytes   b"SEF2"
+    packed     u32       bytes that the header takes in the frame
+    unpacked   u32       bytes of the header itself; where both agree it is not compressed
+    header     msgpack   FrameHeader, inside zstd where it is compressed
+    masks                Golomb-Rice codes: which entries of the weights are kept
+    weights    zstd      the values of those entries, as byte planes
+    others     zstd      all entries of all other tensors, as byte planes
+    digest     32 bytes  SHA-256 of everything before it
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+import struct
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from sparsyedge.edge.errors import FrameError
+
+__all__ = [
+    "MAGIC",
+    "MAX_HEADER_BYTES",
+    "Codec",
+    "FrameHeader",
+    "Mask",
+    "Other",
+    "SectionReader",
+    "Weight",
+    "check_tensors",
+    "decompress",
+    "max_frame_bytes",
+    "read_header",
+    "seal",
+    "sections",
+]
+
+MAGIC = b"SEF2"
+DIGEST_BYTES = 32
+PREFIX = struct.Struct("<4sII")
+MAX_HEADER_BYTES = 1 << 20
+PLAIN_HEADER_BYTES = 1 << 10
+"""A header up to here is not compressed: there is little to win, and a person can read it."""
+HEADER_LEVEL = 19
+"""A header is short: even the slowest level takes a millisecond, and it finds best what the names of layers share."""
+MAX_WINDOW_BYTES = 1 << 23
+"""What any zstd decoder must offer; a section that asks for more memory is refused."""
+BASE_CHECK_BYTES = 8
+FRAME_SLACK_BYTES = 2 << 20
+"""Header and digest, and what zstd adds to bytes that it cannot compress."""
+# Of zstd's own format (RFC 8878): what a block starts with, the kind that repeats one byte, the checksum at the end.
+BLOCK_HEADER_BYTES = 3
+REPEATED_BYTE = 1
+CHECKSUM_BYTES = 4
+HONEST_BLOCK_BYTES = 1 << 10
+"""zstd fills a block with 128 KiB unless it is told to end it; the splitter of its slow levels stops far above this."""
+
+Codec = Literal["lossless", "bf16", "int8"]
+"""How the values of weights travel; all other tensors always travel without loss."""
+
+MAX_NAME = 255
+MAX_DIMENSIONS = 8
+MAX_TENSORS = 16_384
+# Bounds of what a header may claim, before anything is built from it or said about it.
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+Dimensions = Annotated[tuple[Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+
+
+class Mask(enum.IntEnum):
+    """What the Golomb-Rice codes of a weight list."""
+
+    ALL = 0
+    """Nothing: every entry is kept."""
+    KEPT = 1
+    """The positions that are kept."""
+    ZEROS = 2
+    """The positions that are not; fewer than the others in a weight that is dense."""
+    DROPPED = 3
+    """The base's non-zeros that are not kept any more, as ranks by magnitude among the base's non-zeros."""
+
+
+class Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A tensor that is pruned: a mask, and the values of what it keeps."""
+
+    name: Name
+    shape: Dimensions
+    kept: Size
+    mask: Mask
+    parameter: Annotated[int, msgspec.Meta(ge=0, le=31)]
+    """Of the Golomb-Rice codes."""
+    difference: bool
+    """Whether values are relative to the base's; a mask of dropped entries always goes with that."""
+    scale: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """One step of an int8 difference, a float32."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+class Other(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A tensor that is not pruned: bias, BatchNorm affine or running statistics. All of it travels, without loss."""
+
+    name: Name
+    shape: Dimensions
+    difference: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a frame says about itself."""
+
+    run: Name
+    round: Size
+    base_id: Name
+    """The model that training started from, or that this one is a difference to; else a global model's own id."""
+    base_check: Annotated[bytes, msgspec.Meta(max_length=BASE_CHECK_BYTES)]
+    """From the base's values that the frame builds upon; empty where it builds upon none."""
+    codec: Codec
+    weights: Annotated[tuple[Weight, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+    others: Annotated[tuple[Other, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+    mask_bytes: Size
+    weight_bytes: Size
+    other_bytes: Size
+
+    @property
+    def tensors(self) -> tuple[Weight | Other, ...]:
+        """All tensors, in the order in which their values follow each other."""
+        return (*self.weights, *self.others)
+
+    @property
+    def entries(self) -> int:
+        """How many values travel: what the weights keep, and all of the other tensors."""
+        return sum(weight.kept for weight in self.weights) + sum(other.size for other in self.others)
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether only a receiver that holds the model `base_id` can decode the frame."""
+        return any(tensor.difference for tensor in self.tensors)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor, by name."""
+        return {tensor.name: tensor.shape for tensor in self.tensors}
+
+
+def seal(header: FrameHeader, *parts: bytes) -> bytes:
+    """Header and sections as one frame."""
+    plain = packed = msgspec.msgpack.encode(header)
+    if len(plain) > PLAIN_HEADER_BYTES:
+        packed = min(plain, zstandard.ZstdCompressor(level=HEADER_LEVEL).compress(plain), key=len)
+    body = b"".join((PREFIX.pack(MAGIC, len(packed), len(plain)), packed, *parts))
+    return body + hashlib.sha256(body).digest()
+
+
+def read_header(frame: bytes) -> FrameHeader:
+    """The header of a frame whose digest is right; no section is decompressed."""
+    if len(frame) < PREFIX.size + DIGEST_BYTES:
+        raise FrameError(f"frame of {len(frame)} bytes is shorter than any frame can be; it was cut")
+    magic, packed, unpacked = PREFIX.unpack_from(frame)
+    if magic != MAGIC:
+        raise FrameError(f"frame starts with {magic!r}, not {MAGIC!r}: not a frame, or of another version")
+    body = memoryview(frame)[:-DIGEST_BYTES]
+    if hashlib.sha256(body).digest() != frame[-DIGEST_BYTES:]:
+        raise FrameError("frame does not match its own digest; it was cut or altered on the way")
+    if max(packed, unpacked) > MAX_HEADER_BYTES or packed > len(body) - PREFIX.size:
+        raise FrameError(
+            f"frame claims a header of {packed} bytes, {unpacked} unpacked; {MAX_HEADER_BYTES} are allowed"
+        )
+    content = bytes(body[PREFIX.size : PREFIX.size + packed])
+    header = _decode_header(content if packed == unpacked else decompress(content, unpacked))
+    claimed = PREFIX.size + packed + header.mask_bytes + header.weight_bytes + header.other_bytes
+    if claimed != len(body):
+        raise FrameError(f"frame sections add up to {claimed} bytes, the frame has {len(body)}")
+    return header
+
+
+def sections(frame: bytes, header: FrameHeader) -> tuple[memoryview, memoryview, memoryview]:
+    """The masks, the weights and the others of a frame whose header was read; nothing is copied."""
+    view = memoryview(frame)
+    others = len(frame) - DIGEST_BYTES - header.other_bytes
+    weights = others - header.weight_bytes
+    masks = weights - header.mask_bytes
+    return view[masks:weights], view[weights:others], view[others : len(frame) - DIGEST_BYTES]
+
+
+def decompress(section: bytes, expected: int) -> bytes:
+    """Exactly `expected` bytes, or FrameError; a section that claims more is refused before memory is taken for it."""
+    content = np.empty(expected, dtype=np.uint8)
+    SectionReader(section, expected).read(content)
+    return content.tobytes()
+
+
+class SectionReader:
+    """Gives a compressed section piece by piece; raises FrameError for one that is not `expected` bytes, no more.
+
+    `planes` is how many times its encoder may have ended a block before it was full.
+    """
+
+    def __init__(self, section: bytes | memoryview, expected: int, *, planes: int = 1) -> None:
+        if expected == 0:
+            if section:
+                raise FrameError(f"section of {len(section)} bytes, though the header implies none")
+            return
+        try:
+            if zstandard.frame_content_size(section) != expected:
+                raise FrameError(f"section does not declare the {expected} bytes that the header implies")
+            # One more for the empty block that says that a section ends.
+            allowed = expected // HONEST_BLOCK_BYTES + planes + 1
+            if _compressed_bytes(section, allowed) != len(section):
+                raise FrameError("section is cut, or has bytes behind its end")
+            decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+            self._stream = decompressor.stream_reader(section)
+        except zstandard.ZstdError as error:
+            raise FrameError(f"section cannot be decompressed: {error}") from error
+
+    def read(self, into: NDArray[np.uint8]) -> None:
+        """Fill the array with what comes next."""
+        filled = 0
+        while filled < into.size:
+            try:
+                count = self._stream.readinto(into[filled:])
+            except zstandard.ZstdError as error:
+                raise FrameError(f"section cannot be decompressed: {error}") from error
+            if count == 0:
+                raise FrameError("section ends before the bytes that it declares")
+            filled += count
+
+
+def _compressed_bytes(section: bytes | memoryview, allowed: int) -> int:
+    """How long the first zstd frame of a section is, by its blocks' headers; beyond the section where it is cut.
+
+    Blocks may be empty, so that three bytes make one: the walk ends with a FrameError after as many as are allowed.
+    """
+    end = zstandard.frame_header_size(section)
+    for _ in range(allowed):
+        if end + BLOCK_HEADER_BYTES > len(section):
+            return len(section) + 1
+        header = int.from_bytes(section[end : end + BLOCK_HEADER_BYTES], "little")
+        last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        end += BLOCK_HEADER_BYTES + (1 if kind == REPEATED_BYTE else size)
+        if last:
+            return end + (CHECKSUM_BYTES if zstandard.get_frame_parameters(section).has_checksum else 0)
+    raise FrameError(f"section of {len(section)} bytes has more than the {allowed} blocks that its content can need")
+
+
+def max_frame_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """No frame of a model with these tensors is larger: every value and a bit per entry for masks, uncompressed."""
+    entries = sum(math.prod(shape) for shape in shapes.values())
+    return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
+
+
+def check_tensors(header: FrameHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """A frame must name each tensor of the receiver's model once, with its shape, and keep no more than it has."""
+    seen: set[str] = set()
+    for tensor in header.tensors:
+        expected = shapes.get(tensor.name)
+        if expected is None or tensor.name in seen:
+            raise FrameError(f"frame holds tensor {tensor.name!r}, which the model does not have or which came twice")
+        if tensor.shape != expected:
+            raise FrameError(f"frame holds {tensor.name} with shape {tensor.shape}, the model has {expected}")
+        seen.add(tensor.name)
+    for weight in header.weights:
+        if weight.kept > weight.size or (weight.mask is Mask.ALL and weight.kept < weight.size):
+            raise FrameError(f"frame keeps {weight.kept} entries of {weight.name}, which has {weight.size}")
+        if not weight.difference and (weight.mask is Mask.DROPPED or header.codec == "int8"):
+            raise FrameError(f"frame has no base for {weight.name}, which cannot be read without one")
+    absent = sorted(set(shapes) - seen)
+    if absent:
+        raise FrameError(f"frame lacks tensor {absent[0]} and {len(absent) - 1} more of the model's {len(shapes)}")
+
+
+# Made once, before there are threads: see edge/protocol/messages.py.
+_HEADER_DECODER: msgspec.msgpack.Decoder[FrameHeader] = msgspec.msgpack.Decoder(FrameHeader)
+
+
+def _decode_header(content: bytes) -> FrameHeader:
+    try:
+        return _HEADER_DECODER.decode(content)
+    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"frame header cannot be read: {error}") from error

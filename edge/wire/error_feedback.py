@@ -1,0 +1,93 @@
+"""Error feedback: what a lossy frame leaves unsaid is said with the next one. Pure functions, no I/O.
+
+    coded = encode_with_feedback(state, residual, base=..., codec="int8", ...)
+    coded.frame, coded.decoded      # what travels, and what its receiver will hold
+    residual = unpack_residual(coded.residual, ...)     # for the next one
+
+Devices do it with their updates, the coordinator with its models. The residual belongs to the frame: both are kept, or
+neither (edge/device/pending_update.py, coordinator/model/model_files.py). It exists only where an entry is kept. It
+stays packed, because devices and coordinators are short of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, State, Tensors
+from sparsyedge.edge.wire.frame import LOSSLESS, Codec, codec_for, decode_lazily, encode_frame, frame_of
+
+__all__ = ["Coded", "compensate", "encode_with_feedback", "left_over", "pack_residual", "unpack_residual"]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A frame, what its receiver will hold, and what that lacks."""
+
+    frame: bytes
+    decoded: State
+    residual: bytes
+    """Packed; empty where nothing was lost."""
+
+
+def encode_with_feedback(
+    state: Tensors,
+    residual: Tensors,
+    *,
+    run: str,
+    round_number: int,
+    base_id: str,
+    base: Tensors | None,
+    codec: Codec,
+    prunable: Collection[str],
+) -> Coded:
+    """The state with what the last frame left over, as a frame; without loss, the residual has nothing to say."""
+    used = codec_for(codec, base)
+    sent = state if used == LOSSLESS else compensate(state, residual, prunable)
+    encoded = encode_frame(
+        sent, run=run, round_number=round_number, base_id=base_id, base=base, codec=used, prunable=prunable
+    )
+    lost = b"" if used == LOSSLESS else pack_residual(left_over(sent, encoded.decoded, prunable))
+    return Coded(encoded.frame, encoded.decoded, lost)
+
+
+def compensate(state: Tensors, residual: Tensors, prunable: Collection[str]) -> Tensors:
+    """The state to send: what was left over is added where an entry is still kept, and never makes or ends an entry."""
+    changed = set(prunable) & set(residual)
+    return MadeOnDemand(
+        state.keys(), lambda name: _compensated(state[name], residual[name]) if name in changed else state[name]
+    )
+
+
+def _compensated(tensor: FloatArray, residual: FloatArray) -> FloatArray:
+    kept = np.flatnonzero(tensor)
+    entries = tensor.reshape(-1)[kept]
+    compensated = entries + residual.reshape(-1)[kept]
+    sent = tensor.copy()
+    # A sum of exactly zero would look like a pruned entry.
+    sent.reshape(-1)[kept] = np.where(compensated == 0, entries, compensated)
+    return sent
+
+
+def left_over(sent: Tensors, decoded: Tensors, prunable: Collection[str]) -> Tensors:
+    """What the receiver lacks of the state that was sent; zero for every entry that is not kept."""
+    return MadeOnDemand(set(prunable) & set(sent), lambda name: _lacking(sent[name], decoded[name]))
+
+
+def _lacking(sent: FloatArray, decoded: FloatArray) -> FloatArray:
+    kept = np.flatnonzero(sent)
+    residual = np.zeros(sent.shape, dtype=np.float32)
+    residual.reshape(-1)[kept] = sent.reshape(-1)[kept] - decoded.reshape(-1)[kept]
+    return residual
+
+
+def pack_residual(residual: Tensors) -> bytes:
+    """A residual as bytes for a file, itself a frame; nothing where there is none."""
+    return frame_of(residual, run="", round_number=0, base_id="", prunable=residual.keys()) if residual else b""
+
+
+def unpack_residual(content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    """The residual of the weights with these shapes; raises FrameError where the bytes are not one."""
+    return decode_lazily(content, shapes) if content else {}

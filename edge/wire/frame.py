@@ -1,0 +1,398 @@
+"""Frames: a model's state as bytes, without its zeros and without what the receiver has already. No I/O.
+
+    encoded = encode_frame(state, run=..., round_number=..., base_id=..., base=..., codec="bf16", prunable=...)
+    frame = decode_frame(encoded.frame, shapes, base=...)       # frame.state is bit for bit encoded.decoded
+
+A weight (a tensor that is pruned) travels as a mask and the values that it keeps; every other tensor as all its values.
+The mask is explicit: a value that is rounded to zero keeps its place. With a base, the model that both sides hold,
+masks are what was dropped of the base's non-zeros, and values are differences. Everything that a header claims is
+checked against the receiver's own table of shapes before memory is taken for it: for the state, a bit per entry and, of
+a mask over a base, two bytes per entry at most; values are read into their places. docs/protocol.md has the format
+byte by byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.wire import native_codec as native
+from sparsyedge.edge.wire.envelope import (
+    BASE_CHECK_BYTES,
+    Codec,
+    FrameHeader,
+    Other,
+    SectionReader,
+    Weight,
+    check_tensors,
+    read_header,
+    seal,
+    sections,
+)
+from sparsyedge.edge.wire.native_codec import Bits, Coding, MaskBits
+from sparsyedge.edge.wire.sparse_tensor import WORDS, CodedWeight, bits_of, decode_mask, encode_weight
+
+__all__ = [
+    "DEFAULT_CODEC",
+    "LOSSLESS",
+    "Codec",
+    "Encoded",
+    "Frame",
+    "FrameHeader",
+    "LazyFrame",
+    "codec_for",
+    "decode_frame",
+    "decode_lazily",
+    "encode_frame",
+    "frame_of",
+    "read_header",
+]
+
+LOSSLESS: Codec = "lossless"
+DEFAULT_CODEC: Codec = "bf16"
+"""Of a run that names none: the smallest whose cost in accuracy cannot be told from nothing (docs/wire.md)."""
+CODINGS: dict[Codec, Coding] = {"lossless": Coding.LOSSLESS, "bf16": Coding.BF16, "int8": Coding.INT8}
+PIECE_BYTES = 1 << 16
+
+# Trained values repeat nothing worth pointing back to: matches that zstd finds in them are chance, and cost more than
+# they save. A table of 64 places finds few of those and still the long runs of zeros; the entropy code does the rest.
+ZSTD = zstandard.ZstdCompressionParameters.from_level(1, hash_log=6)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A frame, and what its receiver will hold."""
+
+    frame: bytes
+    decoded: State
+    """Bit for bit what decode_frame gives; the very tensors that were encoded, where nothing is lost."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A decoded frame."""
+
+    header: FrameHeader
+    state: State
+
+
+def codec_for(codec: Codec, base: Mapping[str, FloatArray] | None) -> Codec:
+    """How a run with that codec codes a frame: int8 is a step from a base, so a frame without one is coded in bf16."""
+    return "bf16" if codec == "int8" and base is None else codec
+
+
+def encode_frame(
+    state: Mapping[str, FloatArray],
+    *,
+    run: str,
+    round_number: int,
+    base_id: str,
+    base: Mapping[str, FloatArray] | None = None,
+    codec: Codec = LOSSLESS,
+    prunable: Collection[str],
+) -> Encoded:
+    """The state as one frame, and what its receiver makes of it; see frame_of."""
+    frame = frame_of(
+        state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable
+    )
+    if codec != LOSSLESS:
+        return Encoded(frame, decode_frame(frame, read_header(frame).shapes, base).state)
+    return Encoded(frame, {name: np.asarray(tensor, dtype=np.float32) for name, tensor in state.items()})
+
+
+def frame_of(
+    state: Mapping[str, FloatArray],
+    *,
+    run: str,
+    round_number: int,
+    base_id: str,
+    base: Mapping[str, FloatArray] | None = None,
+    codec: Codec = LOSSLESS,
+    prunable: Collection[str],
+) -> bytes:
+    """The state as one frame; the same arguments always give the same bytes.
+
+    Asks for every tensor once and keeps only what travels of it. A tensor that the base lacks travels on its own.
+    Raises FrameError where the codec cannot carry the values.
+    """
+    held = base or {}
+    names = set(state)
+    weights = [_encode_weight(name, state[name], held, codec) for name in sorted(names & set(prunable))]
+    others = [_encode_other(name, state[name], held) for name in sorted(names - set(prunable), key=_kind_and_name)]
+    masks = b"".join(weight.codes.tobytes() for weight in weights)
+    weight_section = _compress([weight.words for weight in weights])
+    other_section = _compress([np.concatenate(words) for words in _by_kind(others)])
+    header = FrameHeader(
+        run=run,
+        round=round_number,
+        base_id=base_id,
+        base_check=_base_check(_used_in([*weights, *others])),
+        codec=codec,
+        weights=tuple(weight.entry for weight in weights),
+        others=tuple(other.entry for other in others),
+        mask_bytes=len(masks),
+        weight_bytes=len(weight_section),
+        other_bytes=len(other_section),
+    )
+    return seal(header, masks, weight_section, other_section)
+
+
+def decode_frame(
+    frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
+) -> Frame:
+    """The state in a frame, which must hold exactly the tensors of `shapes`; raises FrameError for anything else.
+
+    A frame that is a difference needs the model `header.base_id` as its base; a base that is not needed is ignored.
+    """
+    opened = _open(frame, shapes, base)
+    header, held = opened.header, opened.held
+    state: State = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in header.tensors}
+    opened.fill({tensor.name: bits_of(state[tensor.name]) for tensor in header.tensors})
+    for tensor in header.tensors:
+        _expand(bits_of(state[tensor.name]), tensor, opened.masks[tensor.name], held.get(tensor.name), header.codec)
+    return Frame(header, state)
+
+
+def decode_lazily(
+    frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
+) -> LazyFrame:
+    """As decode_frame, and checked as thoroughly, but without taking memory for zeros; the base must stay as it is."""
+    opened = _open(frame, shapes, base)
+    words = {tensor.name: np.zeros(_kept(tensor), dtype=np.uint32) for tensor in opened.header.tensors}
+    opened.fill(words)
+    return LazyFrame(opened, words)
+
+
+class LazyFrame(Mapping[str, FloatArray]):
+    """A decoded frame that holds only what it keeps; a tensor becomes dense when it is asked for, each time anew.
+
+    For who looks at many updates, one tensor after the other: memory goes with the non-zeros and not with the model.
+    """
+
+    def __init__(self, opened: _Opened, words: dict[str, Bits]) -> None:
+        self.header = opened.header
+        self._opened = opened
+        self._words = words
+        self._tensors = {tensor.name: tensor for tensor in opened.header.tensors}
+
+    def __getitem__(self, name: str) -> FloatArray:
+        tensor, opened = self._tensors[name], self._opened
+        dense = np.zeros(tensor.shape, dtype=np.float32)
+        _tail(dense, _kept(tensor))[:] = self._words[name]
+        _expand(bits_of(dense), tensor, opened.masks[name], opened.held.get(name), self.header.codec)
+        return dense
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A frame that was checked; its values are still in their sections."""
+
+    header: FrameHeader
+    masks: dict[str, MaskBits | None]
+    held: dict[str, Bits]
+    weight_section: memoryview
+    other_section: memoryview
+
+    def fill(self, places: Mapping[str, Bits]) -> None:
+        """Put the words of every tensor at the end of its place."""
+        header = self.header
+        weights = [_last(places[weight.name], weight.kept) for weight in header.weights]
+        _fill(self.weight_section, weights, WORDS[header.codec])
+        _fill(self.other_section, [_last(places[other.name], other.size) for other in header.others], WORDS[LOSSLESS])
+
+
+def _open(frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None) -> _Opened:
+    header = read_header(frame)
+    check_tensors(header, shapes)
+    mask_section, weight_section, other_section = sections(frame, header)
+    held = _base_bits(header, base)
+    kept = [*_decode_masks(header.weights, mask_section, held), *[None] * len(header.others)]
+    used = (
+        piece
+        for tensor, mask in zip(header.tensors, kept, strict=True)
+        if tensor.name in held
+        for piece in _used_of(held[tensor.name], mask)
+    )
+    if _base_check(used) != header.base_check:
+        raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base at hand is another model")
+    masks = {tensor.name: mask for tensor, mask in zip(header.tensors, kept, strict=True)}
+    return _Opened(header, masks, held, weight_section, other_section)
+
+
+def _kept(tensor: Weight | Other) -> int:
+    return tensor.kept if isinstance(tensor, Weight) else tensor.size
+
+
+def _expand(bits: Bits, tensor: Weight | Other, mask: MaskBits | None, near: Bits | None, codec: Codec) -> None:
+    """Make the tensor of its words, in place."""
+    if isinstance(tensor, Weight):
+        native.expand(bits, count=tensor.kept, mask=mask, base=near, coding=CODINGS[codec], scale=tensor.scale)
+    elif near is not None:
+        native.expand(bits, count=tensor.size, mask=None, base=near, coding=Coding.LOSSLESS)
+
+
+# ---- the base --------------------------------------------------------------------------------------------------------
+
+
+def _of_shape(base: Mapping[str, FloatArray], name: str, shape: tuple[int, ...]) -> FloatArray | None:
+    tensor = base.get(name)
+    if tensor is not None and tensor.shape != shape:
+        raise FrameError(f"the base has {name} with shape {tensor.shape}, the model has {shape}")
+    return tensor
+
+
+def _base_bits(header: FrameHeader, base: Mapping[str, FloatArray] | None) -> dict[str, Bits]:
+    """The base's tensors that a frame builds upon."""
+    needed = [tensor for tensor in header.tensors if tensor.difference]
+    if needed and base is None:
+        raise FrameError(
+            f"frame is a difference to model {header.base_id[:12]!r}, which is not at hand; ask for a full frame"
+        )
+    held: dict[str, Bits] = {}
+    for tensor in needed:
+        found = _of_shape(base or {}, tensor.name, tensor.shape)
+        if found is None:
+            raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base lacks {tensor.name}")
+        held[tensor.name] = bits_of(found)
+    return held
+
+
+def _base_check(used: Iterable[NDArray[np.uint32]]) -> bytes:
+    """A short hash of the base's entries that a frame builds upon and of where they are; empty where it uses none.
+
+    Another base gives other entries, so it is found out before a wrong model is made of it.
+    """
+    digest = None
+    for piece in used:
+        digest = digest or hashlib.sha256()
+        digest.update(piece.data)
+    return digest.digest()[:BASE_CHECK_BYTES] if digest else b""
+
+
+def _used_in(coded: Iterable[CodedWeight | _CodedOther]) -> Iterator[NDArray[np.uint32]]:
+    """What a sender builds upon: per tensor with a base the positions, unless all, then the base's entries there."""
+    for tensor in coded:
+        if tensor.base is not None:
+            if isinstance(tensor, CodedWeight) and tensor.positions is not None:
+                yield tensor.positions
+            yield tensor.base
+
+
+def _used_of(base: Bits, mask: MaskBits | None) -> Iterator[NDArray[np.uint32]]:
+    """The same of one tensor for a receiver, piece by piece."""
+    if mask is None:
+        yield base
+        return
+    # A weight that keeps nothing still builds upon its base.
+    yield base[:0]
+    yield from native.mask_positions(mask, base.size)
+    yield from native.mask_entries(mask, base)
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _CodedOther:
+    entry: Other
+    words: Bits
+    base: Bits | None
+
+
+def _encode_weight(name: str, tensor: FloatArray, held: Mapping[str, FloatArray], codec: Codec) -> CodedWeight:
+    return encode_weight(name, np.asarray(tensor, dtype=np.float32), _of_shape(held, name, tensor.shape), codec)
+
+
+def _encode_other(name: str, tensor: FloatArray, held: Mapping[str, FloatArray]) -> _CodedOther:
+    base = _of_shape(held, name, tensor.shape)
+    bits = bits_of(tensor)
+    if base is None:
+        return _CodedOther(Other(name, tuple(tensor.shape), difference=False), bits, None)
+    base_bits = bits_of(base)
+    words = native.difference(bits, base_bits)
+    return _CodedOther(Other(name, tuple(tensor.shape), difference=True), words, base_bits)
+
+
+def _kind_and_name(name: str) -> tuple[str, str]:
+    """Biases beside biases and variances beside variances: like values compress better together."""
+    return name.rpartition(".")[2], name
+
+
+def _by_kind(others: Sequence[_CodedOther]) -> Iterator[list[Bits]]:
+    for _, alike in itertools.groupby(others, key=lambda other: _kind_and_name(other.entry.name)[0]):
+        yield [other.words for other in alike]
+
+
+def _decode_masks(
+    weights: Sequence[Weight], section: memoryview, held: Mapping[str, Bits]
+) -> Iterator[MaskBits | None]:
+    """What each weight keeps."""
+    codes = np.frombuffer(section, dtype=np.uint8)
+    for weight in weights:
+        try:
+            mask, used = decode_mask(weight, codes, held.get(weight.name))
+        except FrameError as error:
+            raise FrameError(f"mask of {weight.name}: {error}") from error
+        codes = codes[used:]
+        yield mask
+    if codes.size:
+        raise FrameError(f"{codes.size} bytes are left behind the last mask")
+
+
+# ---- value sections --------------------------------------------------------------------------------------------------
+
+
+def _compress(groups: Sequence[NDArray[Any]]) -> bytes:
+    """The words of all groups as byte planes, in zstd; each plane of a group is a block with its own entropy code."""
+    planes = [native.split_planes(words) for words in groups if words.size]
+    if not planes:
+        return b""
+    stream = zstandard.ZstdCompressor(compression_params=ZSTD).compressobj(size=sum(plane.size for plane in planes))
+    parts = []
+    for byte in range(len(planes[0])):
+        for plane in planes:
+            parts += [stream.compress(plane[byte]), stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
+    return b"".join((*parts, stream.flush()))
+
+
+def _tail(tensor: FloatArray, count: int) -> Bits:
+    """The last entries of a tensor, where the words of what it keeps are put before it is expanded."""
+    return _last(bits_of(tensor), count)
+
+
+def _last(bits: Bits, count: int) -> Bits:
+    return bits[bits.size - count :]
+
+
+def _fill(section: memoryview, tensors: Sequence[Bits], word: np.dtype[Any]) -> None:
+    """Read the words of a value section into their places, a piece of a plane at a time."""
+    left = word.itemsize * sum(words.size for words in tensors)
+    stream = SectionReader(section, left, planes=word.itemsize * len(tensors))
+    buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
+    piece = buffer[:0]
+    for byte, words in itertools.product(range(word.itemsize), tensors):
+        start = 0
+        while start < words.size:
+            if piece.size == 0:
+                piece = buffer[: min(PIECE_BYTES, left)]
+                stream.read(piece)
+                left -= piece.size
+            part = words[start : start + piece.size]
+            native.put_plane(piece[: part.size], part, byte)
+            piece = piece[part.size :]
+            start += part.size

@@ -1,0 +1,119 @@
+"""One weight of a frame: its mask as Golomb-Rice codes and its values as words, and back. No I/O.
+
+A receiver takes memory for the tensor itself and for a bit per entry, whatever a frame claims to keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.wire import native_codec as native
+from sparsyedge.edge.wire.envelope import Codec, Mask, Weight
+from sparsyedge.edge.wire.native_codec import Bits, Bytes, MaskBits, Positions
+
+__all__ = ["WORDS", "CodedWeight", "bits_of", "decode_mask", "encode_weight"]
+
+WORDS: dict[Codec, np.dtype[Any]] = {
+    "lossless": np.dtype("<u4"),
+    "bf16": np.dtype("<u2"),
+    "int8": np.dtype("i1"),
+}
+"""What one value of a weight is before it is cut into byte planes."""
+
+NESTED_LIMIT = 2
+"""A mask of dropped entries needs a base with at most this many non-zeros per kept one: one with more is no shorter way
+to say what is kept, and the limit lets a sender find the base's non-zeros in one pass, in memory of known size."""
+
+
+@dataclass(frozen=True)
+class CodedWeight:
+    """A weight on its way into a frame."""
+
+    entry: Weight
+    codes: Bytes
+    words: NDArray[Any]
+    positions: Positions | None
+    """What is kept; None where everything is."""
+    base: Bits | None
+    """The base's entries at those positions."""
+
+
+def bits_of(tensor: FloatArray) -> Bits:
+    """The bit patterns of a tensor's entries, in order; its own memory where it is contiguous."""
+    return np.ascontiguousarray(tensor, dtype="<f4").reshape(-1).view(np.uint32)
+
+
+def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec: Codec) -> CodedWeight:
+    """Mask and values of a weight, relative to a base where there is one."""
+    bits = bits_of(tensor)
+    base_bits = None if base is None else bits_of(base)
+    # A pruned entry may be -0.0. Without loss it stays one; a lossy code would make it a small number, so it goes.
+    significant = native.ANY_BIT if codec == "lossless" else native.MAGNITUDE
+    count = native.count_nonzero(bits, significant)
+    kept = None if count == bits.size else native.nonzero(bits, count, significant)
+    if kept is None:
+        mask, codes, near = Mask.ALL, (0, np.empty(0, dtype=np.uint8)), base_bits
+    else:
+        mask, codes, near = _encode_mask(kept.positions, bits.size, base_bits)
+    try:
+        words, scale = _encode_values(bits if kept is None else kept.values, near, codec)
+    except FrameError as error:
+        raise FrameError(f"{name} cannot travel as {codec}: {error}") from error
+    entry = Weight(name, tuple(tensor.shape), count, mask, codes[0], base is not None, scale)
+    return CodedWeight(entry, codes[1], words, None if kept is None else kept.positions, near)
+
+
+def decode_mask(weight: Weight, codes: Bytes, base: Bits | None) -> tuple[MaskBits | None, int]:
+    """What a weight keeps (None for everything), and how many bytes of the codes said so."""
+    if weight.mask is Mask.ALL:
+        return None, 0
+    if weight.mask is Mask.DROPPED:
+        assert base is not None
+        return _decode_dropped(weight, codes, base)
+    zeros = weight.mask is Mask.ZEROS
+    return native.rice_mask(
+        codes,
+        parameter=weight.parameter,
+        size=weight.size,
+        count=weight.size - weight.kept if zeros else weight.kept,
+        zeros=zeros,
+    )
+
+
+def _decode_dropped(weight: Weight, codes: Bytes, base: Bits) -> tuple[MaskBits, int]:
+    mask, held = native.nonzero_mask(base)
+    if not weight.kept <= held <= NESTED_LIMIT * weight.kept:
+        raise FrameError(f"it keeps {weight.kept} entries of a base that has {held}, which is not about as many")
+    ranks, used = native.rice_decode(codes, parameter=weight.parameter, size=held, count=held - weight.kept)
+    native.drop(mask, base, ranks)
+    return mask, used
+
+
+def _encode_mask(positions: Positions, size: int, base: Bits | None) -> tuple[Mask, tuple[int, Bytes], Bits | None]:
+    """The shortest way to say what is kept, that in codes with their parameter, and the base's entries there."""
+    held = None if base is None else native.nonzero(base, min(NESTED_LIMIT * positions.size, size))
+    dropped = None if held is None else native.dropped_ranks(held, positions)
+    if dropped is not None:
+        ranks, near = dropped
+        return Mask.DROPPED, native.rice_encode(ranks), near
+    entries = None if base is None else native.gather(base, positions)
+    if 2 * positions.size > size:
+        return Mask.ZEROS, native.rice_encode(native.complement(positions, size)), entries
+    return Mask.KEPT, native.rice_encode(positions), entries
+
+
+def _encode_values(values: Bits, base: Bits | None, codec: Codec) -> tuple[NDArray[Any], float]:
+    if codec == "lossless":
+        return (values if base is None else native.difference(values, base)), 0.0
+    if codec == "bf16":
+        halves = native.bf16(values)
+        return (halves if base is None else native.difference(halves, native.bf16(base))), 0.0
+    if base is None:
+        raise FrameError("there is no base that it could be a difference to")
+    return native.steps_of(values, base)

@@ -1,0 +1,149 @@
+"""`sparsyedge export`: write training artifacts for a model, a data set and a method, checked against torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+from sparsyedge.edge.commands.arguments import Parser
+from sparsyedge.edge.data import FORMS
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.artifacts import Artifacts, Parameter, SampleType
+from sparsyedge.edge.model.methods import METHODS, Method, make_method
+from sparsyedge.export.agreement import Parity, verify
+from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.data_form import understand
+from sparsyedge.export.models import MODELS, ModelSpec
+
+__all__ = ["export_model", "main", "make_method", "make_parser", "model_for"]
+
+
+def main(argv: list[str]) -> int:
+    """The command line of `sparsyedge export`."""
+    arguments = make_parser().parse_args(argv)
+    method = _method(arguments)
+    form, understood = understand(
+        arguments.dataset,
+        arguments.data_dir,
+        input_shape=arguments.input_shape,
+        classes=arguments.classes,
+        sample_type=arguments.sample_type,
+    )
+    if not arguments.json:
+        # Before the export, which takes its time and may be stopped when this is not what was meant.
+        print("\n".join(understood), flush=True)
+    spec = ModelSpec.for_data(arguments.model or model_for(arguments.dataset or ""), arguments.width, form)
+    artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed)
+    print(_as_json(artifacts, parity) if arguments.json else _as_text(artifacts, parity))
+    return 0
+
+
+def model_for(dataset: str) -> str:
+    """The model that a data set is trained with where none is named: sound needs the larger stem."""
+    return "resnet18-7x7" if dataset.startswith("speech_commands") else "resnet18"
+
+
+def _method(arguments: argparse.Namespace) -> Method:
+    """The method of the flags; values of --method-option are written as in TOML, text also without quotes."""
+    options: dict[str, Any] = {
+        key: getattr(arguments, key) for key in ("sparsity", "beta") if getattr(arguments, key) is not None
+    }
+    for option in arguments.method_option:
+        key, _, value = option.partition("=")
+        try:
+            options[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key] = value
+    return make_method(arguments.method, **options)
+
+
+def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int) -> tuple[Artifacts, Parity]:
+    """Artifacts in `directory` that train as torch does; nothing is left there when they do not."""
+    if spec.width < 1 or spec.classes < 2 or min(spec.input_shape) < 1:
+        raise ConfigError(
+            f"width {spec.width}, classes {spec.classes}, input shape {spec.input_shape}: "
+            f"width and shape must be at least 1, classes at least 2"
+        )
+    return build_artifacts(spec, method, directory, seed=seed, check=verify)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
+    )
+    parser.add_argument("--model", choices=sorted(MODELS), help="(default: the one that suits the data set)")
+    parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default: %(default)s)")
+    parser.add_argument(
+        "--dataset",
+        metavar="FILE.npz|DIR|NAME",
+        help=f"the data that says shape, classes and their names; by name: {', '.join(FORMS)}",
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where the data is looked for (default: $SPARSYEDGE_DATA, then the user's cache)"
+    )
+    parser.add_argument("--classes", type=int, help="how many, where there is no --dataset")
+    parser.add_argument(
+        "--input-shape",
+        type=int,
+        nargs=3,
+        metavar=("CHANNELS", "HEIGHT", "WIDTH"),
+        help="of one sample, where there is no --dataset",
+    )
+    parser.add_argument(
+        "--sample-type",
+        choices=get_args(SampleType),
+        help="how samples are stored, where there is no --dataset (default: uint8, pixels of 0..255)",
+    )
+    parser.add_argument("--method", choices=sorted(METHODS), default="sparsyfed", help="see `sparsyedge methods`")
+    parser.add_argument("--sparsity", type=float, help="target of the pruning (default: 0.95)")
+    parser.add_argument("--beta", type=float, help="exponent of Powerpropagation (default: 1.25)")
+    parser.add_argument(
+        "--method-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another option of the method, as in the [method] table of a run file; may be repeated",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _as_text(artifacts: Artifacts, parity: Parity) -> str:
+    manifest = artifacts.manifest
+    trainable = [p for p in manifest.parameters if p.trainable]
+    lines = [
+        f"{manifest.model} width {manifest.width}, {_count(trainable):,} parameters "
+        f"({_count([p for p in trainable if p.prunable]):,} prunable), method {manifest.method.name}",
+        f"agrees with torch over {parity.steps} teacher-forced steps: loss {parity.loss:.0e}, "
+        f"gradients {parity.gradient:.0e}, updated values {parity.updated:.0e} (relative L2)",
+        f"plain graph agrees with torch: loss and updated values {parity.plain:.0e}",
+    ]
+    lines += [f"  {file.name:<16} {file.bytes:>12,} B  {file.sha256[:12]}" for file in manifest.files.values()]
+    return "\n".join([*lines, f"artifacts in {artifacts.directory}"])
+
+
+def _as_json(artifacts: Artifacts, parity: Parity) -> str:
+    manifest = artifacts.manifest
+    document = {
+        "directory": str(artifacts.directory),
+        "parameters": _count([p for p in manifest.parameters if p.trainable]),
+        "prunable": _count([p for p in manifest.parameters if p.prunable]),
+        "initial_model": manifest.initial_model,
+        "input_shape": manifest.input_shape,
+        "sample_type": manifest.sample_type,
+        "classes": manifest.classes,
+        "class_names": manifest.class_names,
+        "parity": {"loss": parity.loss, "gradient": parity.gradient, "updated": parity.updated, "steps": parity.steps},
+        "files": {role: {"name": f.name, "bytes": f.bytes, "sha256": f.sha256} for role, f in manifest.files.items()},
+    }
+    return json.dumps(document)
+
+
+def _count(parameters: list[Parameter]) -> int:
+    return sum(math.prod(parameter.shape) for parameter in parameters)

@@ -1,0 +1,78 @@
+"""What a device checks before it installs: the hash of every wheel, and a lock file that lets pip take no other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsyedge.edge.errors import FlashError
+from sparsyedge.edge.security.wheel_list import LIST_HEADER, LIST_NAME
+from sparsyedge.edge.storage import sha256_file, write_atomically
+from sparsyedge.hardware.flash.wheelhouse import PYTHONS, Wheel, select
+
+__all__ = ["Signer", "WheelList", "device_wheels", "write_lists"]
+
+LOCK_NAME = "requirements-{python}.lock"
+Signer = Callable[["WheelList"], bytes]
+"""Gives the signature of a list by the fleet's key."""
+
+
+@dataclass(frozen=True)
+class WheelList:
+    """The wheels of one Python, as files for a device; the signature is made elsewhere."""
+
+    python: str
+    wheels: tuple[Wheel, ...]
+    content: bytes
+    lock: bytes
+
+    @property
+    def name(self) -> str:
+        return LIST_NAME.format(python=self.python)
+
+    @property
+    def lock_name(self) -> str:
+        return LOCK_NAME.format(python=self.python)
+
+    @classmethod
+    def of(cls, folder: Path, python: str) -> WheelList:
+        """The list for a board with that Python; raises FlashError where the wheelhouse lacks something."""
+        wheels = tuple(select(folder, python))
+        hashes = {wheel.path.name: sha256_file(wheel.path) for wheel in wheels}
+        # pip itself is run from its wheel and not installed.
+        lines = [
+            f"{wheel.name}=={wheel.version} --hash=sha256:{hashes[wheel.path.name]}\n"
+            for wheel in wheels
+            if wheel.name != "pip"
+        ]
+        lock = "".join(lines).encode()
+        name = LOCK_NAME.format(python=python)
+        hashes[name] = hashlib.sha256(lock).hexdigest()
+        content = "".join([f"{LIST_HEADER}\n", *(f"{sha256}  {file}\n" for file, sha256 in hashes.items())])
+        return cls(python, wheels, content.encode(), lock)
+
+
+def device_wheels(folder: Path, pythons: tuple[str, ...], sign: Signer) -> dict[str, bytes]:
+    """Every file that a device with one of these Pythons installs from: wheels, lists, signatures, locks."""
+    files: dict[str, bytes] = {}
+    for python in pythons:
+        made = WheelList.of(folder, python)
+        files |= {wheel.path.name: wheel.path.read_bytes() for wheel in made.wheels}
+        files |= {made.name: made.content, f"{made.name}.sig": sign(made), made.lock_name: made.lock}
+    return files
+
+
+def write_lists(folder: Path) -> list[WheelList]:
+    """Write the list of every Python that a wheelhouse serves into it, for whoever signs them."""
+    lists = []
+    for python in PYTHONS:
+        try:
+            made = WheelList.of(folder, python)
+        except FlashError:
+            continue
+        write_atomically(folder / made.name, made.content)
+        write_atomically(folder / made.lock_name, made.lock)
+        lists.append(made)
+    return lists

@@ -1,0 +1,439 @@
+"""Whole simulated runs: real coordinator, real agents, real training on digits, over both links."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.benchmarks.simulate.command import main
+from sparsyedge.benchmarks.simulate.hub import HeldClock
+from sparsyedge.benchmarks.simulate.pipe import matches
+from sparsyedge.benchmarks.simulate.shares import device_names
+from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizerConfig
+from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.coordinator.model.initial_model import read_given_model
+from sparsyedge.coordinator.record.observer import SilentObserver
+from sparsyedge.coordinator.record.records import RoundRecord
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.edge.errors import ConfigError, RunError
+from sparsyedge.edge.model.artifacts import Artifacts, Method
+from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.model.methods import MethodConfig
+from sparsyedge.edge.tensors import model_id
+from sparsyedge.edge.training.session import Runtime
+from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.models import ModelSpec
+
+DEVICES = 40
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="session")
+def digits_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    method = Method(
+        name="sparsyfed",
+        beta=1.25,
+        sparsity=0.9,
+        weight_decay=1e-3,
+        prune_activations=True,
+        zero_grad_at_zero=True,
+    )
+    spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
+    directory = tmp_path_factory.mktemp("digits") / "artifacts"
+    artifacts, _ = build_artifacts(spec, method, directory, seed=0, check=lambda artifacts: None)
+    return artifacts
+
+
+@pytest.fixture
+def make_config(digits_artifacts: Artifacts, tmp_path: Path) -> MakeConfig:
+    def make(folder: str = "run", *, devices: int = DEVICES, **changes: object) -> RunConfig:
+        config = RunConfig(
+            name="sim",
+            artifacts=str(digits_artifacts.directory),
+            run_dir=str(tmp_path / folder),
+            dataset="digits",
+            rounds=2,
+            cohort_size=3,
+            learning_rate=LearningRateConfig(start=0.1, end=0.05),
+            simulation=SimulationConfig(devices=devices, alpha=0.5, meter="none"),
+        )
+        return msgspec.structs.replace(config, **changes)
+
+    return make
+
+
+def test_links_and_numbers_of_workers_end_in_the_same_model(make_config: MakeConfig, mosquitto: int) -> None:
+    alone = simulate(make_config("one"), workers=1)
+    several = simulate(make_config("three"), workers=3)
+    over_mqtt = simulate(make_config("mqtt"), link="mqtt", workers=2)
+    ids = [[record.model_id for record in summary.rounds] for summary in (alone, several, over_mqtt)]
+    assert len(set(ids[0])) == 2
+    assert ids[0] == ids[1] == ids[2]
+    # Not only the models agree but what travelled, and who trained.
+    traffic = [[(r.bytes_down, r.bytes_up, r.updates) for r in summary.rounds] for summary in (alone, over_mqtt)]
+    assert traffic[0] == traffic[1]
+    assert {device.id for device in alone.devices} == {device.id for device in over_mqtt.devices}
+
+
+def test_another_seed_ends_in_another_model(make_config: MakeConfig) -> None:
+    models = {simulate(make_config(f"seed{seed}", seed=seed, rounds=1)).run.model_id for seed in (1, 2)}
+    assert len(models) == 2
+
+
+def test_devices_without_the_training_api_end_in_nearly_the_same_model(make_config: MakeConfig) -> None:
+    by_api = simulate(make_config("training", rounds=1))
+    stock = SimulationConfig(devices=DEVICES, alpha=0.5, meter="none", runtime="stock")
+    by_ops = simulate(make_config("stock", rounds=1, simulation=stock))
+    # Sums are taken in another order, so bits tell the two apart; what was learned does not.
+    assert by_api.run.model_id != by_ops.run.model_id
+    losses = [summary.rounds[0].test_loss for summary in (by_api, by_ops)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+def test_weights_that_grow_back_on_stock_devices_are_counted(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(
+        artifacts=str(tmp_path / "topk"),
+        method=MethodConfig(name="topk", sparsity=0.9),
+        simulation=SimulationConfig(devices=DEVICES, meter="none", runtime="stock", export=ExportConfig(width=4)),
+    )
+    simulate(config)
+    with closing(Store.open(config.run_path)) as store:
+        regrown = {number: figures.get("regrown_devices", 0.0) for number, figures in store.metrics().items()}
+    # Round 1 starts from dense weights, which have nothing to bring back.
+    assert regrown[1] == 0
+    assert regrown[2] > 0
+
+
+@pytest.mark.parametrize("name", ["zerofl", "spectral"])
+def test_methods_of_steps_of_their_own_train_on_stock_devices(
+    name: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config(
+        artifacts=str(tmp_path / name),
+        method=MethodConfig(name=name),
+        simulation=SimulationConfig(devices=DEVICES, meter="none", runtime="stock", export=ExportConfig(width=4)),
+    )
+    assert len(simulate(config).rounds) == config.rounds
+
+
+def test_round_closes_without_the_devices_that_dropped_out(make_config: MakeConfig) -> None:
+    dropped: list[str] = []
+
+    def drop_first(round_number: int, device: str) -> bool:
+        if round_number == 2 and not dropped:
+            dropped.append(device)
+        return round_number == 2 and device in dropped
+
+    summary = simulate(make_config(min_updates=2, deadline_s=3600.0), drop=drop_first)
+    assert [record.updates for record in summary.rounds] == [3, 2]
+    # The deadline was waited for in the run's own time, not in ours.
+    assert summary.rounds[1].seconds >= 3600
+
+
+def test_run_fails_with_a_sentence_when_too_few_devices_answer(make_config: MakeConfig) -> None:
+    with pytest.raises(RunError, match="has 0 of 3 updates that it needs"):
+        simulate(make_config(), drop=lambda round_number, device: True)
+
+
+DIES_IN_ROUND_2 = """
+import os, pathlib, signal, sys
+import msgspec
+from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.record.observer import SilentObserver
+from sparsyedge.coordinator.record.records import RoundRecord
+
+class Dies(SilentObserver):
+    def update_accepted(self, *, round_number, **rest):
+        if round_number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    simulate(msgspec.json.decode(pathlib.Path(sys.argv[1]).read_bytes(), type=RunConfig), observer=Dies())
+"""
+
+
+def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, tmp_path: Path) -> None:
+    undisturbed = simulate(make_config("undisturbed", rounds=3))
+    config = make_config("killed", rounds=3)
+    config_file, program = tmp_path / "config.json", tmp_path / "dies.py"
+    config_file.write_bytes(msgspec.json.encode(config))
+    program.write_text(DIES_IN_ROUND_2)
+    killed = subprocess.run([sys.executable, str(program), str(config_file)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    with closing(Store.open(config.run_path)) as store:
+        assert [record.round for record in store.rounds()] == [1]
+    summary = simulate(config)
+    assert [record.model_id for record in summary.rounds] == [record.model_id for record in undisturbed.rounds]
+    # Once more is no harm: a finished run is only read.
+    assert simulate(config).run.model_id == summary.run.model_id
+
+
+FLAT = LearningRateConfig(start=0.1, end=0.1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"codec": "int8"}, {"server_optimizer": ServerOptimizerConfig(name="fedadam")}],
+    ids=["plain", "residuals", "optimizer"],
+)
+def test_run_of_one_rate_that_goes_on_after_its_end_is_the_longer_run(
+    changes: dict[str, object], make_config: MakeConfig
+) -> None:
+    whole = simulate(make_config("whole", rounds=4, learning_rate=FLAT, **changes), workers=1)
+    config = make_config("longer", rounds=2, learning_rate=FLAT, **changes)
+    assert simulate(config, workers=1).run.state == "finished"
+    config = msgspec.structs.replace(config, rounds=4)
+    # What benchmarks compare must have been one run from its first round on.
+    with pytest.raises(RunError, match="was begun with `rounds` = 2, the config now says 4"):
+        simulate(config, workers=1)
+    longer = simulate(config, workers=1, longer=True)
+    assert [record.model_id for record in longer.rounds] == [record.model_id for record in whole.rounds]
+    assert [record.bytes_down for record in longer.rounds] == [record.bytes_down for record in whole.rounds]
+
+
+DIES_WHEN_IT_GOES_ON = DIES_IN_ROUND_2.replace(
+    "def update_accepted(self, *, round_number, **rest):\n        if round_number == 2:",
+    "def waiting(self, *, round_number, **rest):\n        if round_number == 3:",
+).replace("observer=Dies()", "observer=Dies(), longer=True")
+
+
+def test_run_that_was_killed_before_the_round_after_its_end_is_still_the_longer_run(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    whole = simulate(make_config("whole", rounds=3, learning_rate=FLAT), workers=1)
+    config = make_config("longer", rounds=2, learning_rate=FLAT)
+    simulate(config, workers=1)
+    config = msgspec.structs.replace(config, rounds=3)
+    config_file, program = tmp_path / "config.json", tmp_path / "dies.py"
+    config_file.write_bytes(msgspec.json.encode(config))
+    program.write_text(DIES_WHEN_IT_GOES_ON)
+    killed = subprocess.run([sys.executable, str(program), str(config_file)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    summary = simulate(config, workers=1)
+    assert summary.run.model_id == whole.run.model_id
+
+
+def test_run_begins_from_the_model_of_another(make_config: MakeConfig) -> None:
+    first = simulate(make_config("first"), workers=1)
+    config = make_config("second", name="second", rounds=1, initial=str(make_config("first").run_path))
+    second = simulate(config, workers=1)
+    assert second.run.began_from == f"run sim in {config.initial}, round 2"
+    with closing(Store.open(config.run_path)) as store:
+        figures = store.metrics()[1]
+        assert store.progress().base_model_id == first.run.model_id
+    # The first round moves the model that it was given, which is sparse already; nothing grows back.
+    assert figures["l2_global"] == figures["l2_round"]
+    assert figures["nestedness"] == 1.0
+    assert second.rounds[0].bytes_down < first.rounds[1].bytes_down * 1.1
+
+
+@pytest.mark.parametrize("runtime", ["training", "stock"])
+def test_run_begins_from_weights_of_torch(runtime: Runtime, make_config: MakeConfig, tmp_path: Path) -> None:
+    digits = make_config().artifacts_path
+    theta = read_initial_state(Artifacts.load(digits))
+    np.savez(tmp_path / "torch.npz", allow_pickle=False, **theta)
+    simulation = SimulationConfig(devices=4, meter="none", runtime=runtime)
+    config = make_config("given", rounds=1, initial=str(tmp_path / "torch.npz"), simulation=simulation)
+    summary = simulate(config, workers=1)
+    given = read_given_model(tmp_path / "torch.npz", Artifacts.load(digits))
+    with closing(Store.open(config.run_path)) as store:
+        assert store.progress().base_model_id == model_id(given.state)
+    # All weights travelled, to each of three devices.
+    assert summary.rounds[0].bytes_down > 3 * 0.8 * summary.run.dense_bytes
+    assert summary.rounds[0].updates == 3
+
+
+DIES_IN_ROUND_1 = DIES_IN_ROUND_2.replace("if round_number == 2:", "if round_number == 1:")
+
+
+def test_run_that_was_killed_in_round_1_goes_on_from_the_model_that_it_was_given(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    source = make_config("first", rounds=1)
+    simulate(source, workers=1)
+    undisturbed = simulate(make_config("undisturbed", initial=source.run_dir), workers=1)
+    config = make_config("killed", initial=source.run_dir)
+    config_file, program = tmp_path / "config.json", tmp_path / "dies.py"
+    config_file.write_bytes(msgspec.json.encode(config))
+    program.write_text(DIES_IN_ROUND_1)
+    killed = subprocess.run([sys.executable, str(program), str(config_file)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    # The run that it began from has gone on meanwhile, and has another model now.
+    simulate(msgspec.structs.replace(source, rounds=2), workers=1, longer=True)
+    summary = simulate(config, workers=1)
+    assert [record.model_id for record in summary.rounds] == [record.model_id for record in undisturbed.rounds]
+
+
+def test_run_does_not_go_on_with_other_data(make_config: MakeConfig, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (90, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(90) % 10
+
+    def write(count: int) -> None:
+        x, y = images[:count], labels[:count]
+        np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=images[:20], y_test=labels[:20])
+
+    config = make_config(devices=4, dataset=str(tmp_path / "own.npz"), rounds=2)
+    write(90)
+
+    class Stops(SilentObserver):
+        def round_closed(self, record: RoundRecord) -> None:
+            raise RunError("stopped here")
+
+    with pytest.raises(RunError, match="stopped here"):
+        simulate(config, workers=1, observer=Stops())
+    write(80)
+    with pytest.raises(RunError, match=r"begun with other data: .* had 90 \+ 20 samples, .* has 80 \+ 20 samples"):
+        simulate(config, workers=1)
+    write(90)
+    assert len(simulate(config, workers=1).rounds) == 2
+
+
+def test_classes_go_by_name_however_the_data_numbers_them(
+    make_config: MakeConfig, digits_artifacts: Artifacts, tmp_path: Path
+) -> None:
+    names = tuple("abcdefghij")
+    named = Artifacts(tmp_path / "named", msgspec.structs.replace(digits_artifacts.manifest, class_names=names))
+    shutil.copytree(digits_artifacts.directory, named.directory)
+    named.save_manifest()
+    x = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    y = np.arange(40) % 10
+
+    def run(folder: str, labels: NDArray[np.int64], names: Sequence[str]) -> tuple[str | None, float | None]:
+        path = tmp_path / f"{folder}.npz"
+        np.savez(path, x_train=x, y_train=labels, x_test=x, y_test=labels, names=names)
+        config = make_config(folder, devices=2, cohort_size=2, rounds=1, dataset=str(path))
+        summary = simulate(msgspec.structs.replace(config, artifacts=str(named.directory)), workers=1)
+        return summary.run.model_id, summary.rounds[0].test_loss
+
+    assert run("one", y, names) == run("other", 9 - y, names[::-1])
+
+
+def children_of(process: int) -> dict[int, bytes]:
+    """Command lines by process id."""
+    path = Path(f"/proc/{process}/task/{process}/children")
+    return {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in path.read_text().split()}
+
+
+class KillsWorkers(SilentObserver):
+    """Kills a worker as soon as there is a round to work on."""
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        for child, command in children_of(os.getpid()).items():
+            if b"spawn_main" in command:
+                os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs Linux's /proc")
+def test_death_of_a_worker_ends_the_run_with_a_sentence(make_config: MakeConfig) -> None:
+    with pytest.raises(RunError, match="a worker process ended with exit code -9"):
+        simulate(make_config(), workers=1, observer=KillsWorkers())
+
+
+def test_run_without_simulated_devices_is_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"add a table \[simulation\]"):
+        simulate(make_config(simulation=None))
+
+
+def test_cohort_larger_than_the_fleet_is_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"`cohort_size` has value 3: there are `simulation.devices` = 2"):
+        simulate(make_config(devices=2))
+
+
+def test_more_devices_than_samples_are_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"key `simulation\.devices` has value 50000: .* allowed are 1 to 1437"):
+        simulate(make_config(devices=50_000))
+
+
+def test_artifacts_of_another_export_are_refused(make_config: MakeConfig) -> None:
+    simulation = SimulationConfig(devices=DEVICES, export=ExportConfig(width=8))
+    with pytest.raises(ConfigError, match=r"`simulation.export.width` has value 8, the artifacts in .* with 4"):
+        simulate(make_config(simulation=simulation))
+
+
+@pytest.fixture
+def run_file(digits_artifacts: Artifacts, tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'name = "sim"\nartifacts = "{digits_artifacts.directory}"\nrun_dir = "unused"\ndataset = "digits"\n'
+        f"rounds = 1\ncohort_size = 2\n[simulation]\ndevices = {DEVICES}\nalpha = 0.5\n"
+    )
+    return path
+
+
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs Linux's /proc")
+def test_sigterm_ends_a_run_with_its_broker_and_its_devices(run_file: Path, tmp_path: Path, mosquitto: int) -> None:
+    program = "import sys; from sparsyedge.edge.cli import main; sys.exit(main())"
+    arguments = ["simulate", str(run_file), "--link", "mqtt", "--out", str(tmp_path / "out")]
+    run = subprocess.Popen([sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE)
+    try:
+        started: dict[int, bytes] = {}
+        until_s = time.monotonic() + 120
+        while not any(b"spawn_main" in command for command in started.values()) and time.monotonic() < until_s:
+            started |= children_of(run.pid)
+            time.sleep(0.01)
+        run.terminate()
+        _, errors = run.communicate(timeout=60)
+    finally:
+        run.kill()
+        run.wait()
+    # The interpreter's own tracker of resources ends by itself, a moment after its parent.
+    ours = {child: command for child, command in started.items() if b"resource_tracker" not in command}
+    left = {child: command for child, command in ours.items() if Path(f"/proc/{child}").exists()}
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+    assert left == {}
+    assert run.returncode == -signal.SIGTERM
+    assert errors == b""
+    assert any(b"mosquitto" in command for command in ours.values())
+
+
+def test_command_reads_the_run_file_and_prints_the_rounds(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main([str(run_file), "--out", str(out), "--workers", "1"]) == 0
+    assert "1/1: acc" in capsys.readouterr().out
+    assert (out / "model.onnx").is_file()
+
+
+def test_held_clock_stops_before_the_deadline_until_it_may_pass() -> None:
+    seconds = itertools.count(100.0)
+    clock = HeldClock(lambda: next(seconds))
+    clock.hold(1.0)
+    stopped_s = clock()
+    assert 100 < stopped_s < 101
+    assert clock() == stopped_s
+    clock.pass_deadline()
+    passed_s = clock()
+    assert passed_s >= 101
+    clock.release()
+    assert clock() >= passed_s
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "expected"),
+    [("a/+/c", "a/b/c", True), ("a/+/c", "a/b/d", False), ("a/+", "a/b/c", False), ("a/b", "a/b", True)],
+)
+def test_patterns_match_topics_as_a_broker_does(pattern: str, topic: str, expected: bool) -> None:
+    assert matches(pattern, topic) is expected
+
+
+def test_order_of_devices_by_name_is_their_order_by_number() -> None:
+    names = device_names(1200)
+    assert list(names) == sorted(names)
+    assert names[7] == "device-0007"

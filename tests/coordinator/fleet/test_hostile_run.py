@@ -1,0 +1,166 @@
+"""Twenty rounds of ten members of a secured fleet, one of which attacks in every way that we know of.
+
+Run by `make test-hostile`, which prints what is left of the run; docs/security.md has the figures.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from fixtures.hostile_frames import large_name_frame, send
+from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
+from fixtures.secured import make_member
+
+from sparsyedge.coordinator.authority.artifact_signing import sign
+from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.mosquitto import PID_NAME
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.record.observer import SilentObserver
+from sparsyedge.coordinator.record.records import Evaluation, RunSummary
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.service import Coordinator
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.protocol.messages import Accepted, RoundTask, encode
+from sparsyedge.edge.tensors import State
+
+pytestmark = [pytest.mark.mosquitto, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+ROUNDS = 20
+HONEST = tuple(f"d{number}" for number in range(1, 10))
+HOSTILE = "x5"
+NAMES = (*HONEST, HOSTILE)
+LARGEST = 130_000
+"""Bytes of the largest update that a device may offer, nearly."""
+
+Attack = Callable[[FakeDevice, RoundTask], None]
+
+
+def mute(device: FakeDevice, task: RoundTask) -> None:
+    send(device, task, large_name_frame(task))
+
+
+def starve(device: FakeDevice, task: RoundTask) -> None:
+    """Offer the largest update again and again, under another hash each time, and send nothing."""
+    honest = device.offer_of(task, device.frame_of(task))
+    for number in range(50):
+        update = msgspec.structs.replace(honest.update, sha256=f"{number:064x}", bytes=LARGEST)
+        offer = device.sign(msgspec.structs.replace(honest, update=update))
+        device.link.publish(TOPICS.offer(device.name), encode(offer))
+
+
+def overwrite(device: FakeDevice, task: RoundTask) -> None:
+    device.samples = 10**9
+    state = {name: 100 * tensor for name, tensor in answer(device.name, task.round, device.initial).items()}
+    device.deliver(task, state)
+    device.samples = 50
+
+
+def send_nan(device: FakeDevice, task: RoundTask) -> None:
+    state = answer(device.name, task.round, device.initial)
+    device.deliver(task, {**state, "fc.bias": np.full_like(state["fc.bias"], np.nan)})
+
+
+def fill_the_broker(device: FakeDevice, task: RoundTask) -> None:
+    for index in range(400):
+        device.link.publish(TOPICS.upload(device.name, "0" * 64, index), b"x" * 1_000_000, retain=True)
+
+
+def lie(device: FakeDevice, task: RoundTask) -> None:
+    offer = device.offer_of(task, device.frame_of(task))
+    for number in range(300):
+        claim = device.sign(msgspec.structs.replace(offer, base=f"{number:064x}"))
+        device.link.publish(TOPICS.offer(device.name), encode(claim))
+
+
+def say_nothing(device: FakeDevice, task: RoundTask) -> None:
+    """Take the task, and keep the others waiting."""
+
+
+ATTACKS: tuple[Attack, ...] = (mute, starve, overwrite, send_nan, fill_the_broker, lie, say_nothing)
+
+
+def play(authority: Authority, artifacts: Artifacts, initial: State, folder: Path, *, attacked: bool) -> RunSummary:
+    """A whole run; nine devices answer every round, the tenth answers too or attacks."""
+    config = RunConfig(
+        name="r1",
+        artifacts=str(artifacts.directory),
+        run_dir=str(folder / "run"),
+        dataset="none",
+        fleet="lab",
+        rounds=ROUNDS,
+        # One more is asked than needed: a member that says nothing then costs no waiting.
+        cohort_size=len(HONEST),
+        over_selection=0.1,
+        min_devices=len(NAMES),
+        codec="lossless",
+        deadline_s=60.0,
+        authority=str(authority.folder),
+    )
+    port = authority.settings.port
+    devices = {name: FakeDevice(port, name, initial, make_member(authority, name, folder / name)) for name in NAMES}
+    coordinator = Coordinator(
+        config,
+        artifacts,
+        initial=initial,
+        evaluate=lambda state: Evaluation(0.5, 1.0),
+        observer=SilentObserver(),
+    )
+    for device in devices.values():
+        device.listen(0.5)
+    run = RunThread(coordinator)
+    try:
+        for number in range(1, ROUNDS + 1):
+            if attacked:
+                hostile = devices[HOSTILE]
+                task = hostile.until_round(number)
+                if HOSTILE in task.cohort:
+                    ATTACKS[number % len(ATTACKS)](hostile, task)
+            for name in HONEST:
+                verdict = devices[name].deliver(devices[name].until_round(number))
+                if not isinstance(verdict, Accepted):
+                    # Nine updates close the round. Where the hostile one was clipped and taken, the last is too late.
+                    assert (name, attacked) == (HONEST[-1], True), verdict
+                    assert "is not open" in verdict.reason
+        return run.result()
+    finally:
+        coordinator.interrupt()
+        for device in devices.values():
+            device.link.close()
+
+
+def peak_mb(authority: Authority) -> float:
+    """The most memory that the broker has had."""
+    pid = (authority.folder / PID_NAME).read_text().strip()
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1000
+
+
+def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
+    secured: Authority, artifacts: Artifacts, initial: State, tmp_path: Path
+) -> None:
+    signed = sign(secured, artifacts.directory)
+    clean = play(secured, signed, initial, tmp_path / "clean", attacked=False)
+    attacked = play(secured, signed, initial, tmp_path / "attacked", attacked=True)
+    times = [statistics.mean(record.seconds for record in run.rounds) for run in (clean, attacked)]
+    with closing(Store.open(tmp_path / "attacked" / "run")) as store:
+        accepted = [store.accepted(number) for number in range(1, ROUNDS + 1)]
+    honest = sum(device in HONEST for devices in accepted for device in devices)
+    taken = sum(HOSTILE in devices for devices in accepted)
+    print(f"\nrounds closed: {len(attacked.rounds)} of {ROUNDS}")
+    print(f"honest updates averaged: {honest} of {len(HONEST) * ROUNDS}, and {taken} hostile ones")
+    print(f"mean round: {times[0]:.3f} s clean, {times[1]:.3f} s attacked, {times[1] / times[0]:.2f}x")
+    kinds = sorted({refusal.kind for refusal in attacked.refusals})
+    refused = sum(refusal.count for refusal in attacked.refusals)
+    print(f"refused: {refused} in {len(attacked.refusals)} rows: {', '.join(kinds)}")
+    print(f"the broker's memory: {peak_mb(secured):.0f} MB at most")
+    assert refused > 500
+    # Nine close a round: a hostile update that is clipped and taken keeps one honest update out, and nothing else does.
+    assert honest + taken == len(HONEST) * ROUNDS
+    assert len(attacked.rounds) == ROUNDS
+    assert all(record.updates >= len(HONEST) for record in attacked.rounds)

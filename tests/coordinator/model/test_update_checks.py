@@ -1,0 +1,86 @@
+"""Whether an update may be averaged."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparsyedge.coordinator.model.update_checks import max_update_bytes, nonzero_budget, verify_update
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.model.prune import prune_global
+from sparsyedge.edge.tensors import State, Tensors, model_id
+from sparsyedge.edge.wire.frame import encode_frame
+
+BASE = "a" * 64
+
+
+@pytest.fixture
+def pruned(initial: State, manifest: Manifest) -> State:
+    return prune_global(initial, manifest.prunable, manifest.method.sparsity)
+
+
+def frame_of(state: State, *, run: str = "r1", round_number: int = 3, base: str = BASE) -> bytes:
+    return encode_frame(state, run=run, round_number=round_number, base_id=base, prunable=["fc.weight"]).frame
+
+
+def verify(frame: bytes, manifest: Manifest) -> Tensors:
+    return verify_update(frame, manifest, run="r1", round_number=3, base=BASE)
+
+
+def test_a_good_update_comes_out_as_it_went_in(pruned: State, manifest: Manifest) -> None:
+    assert model_id(verify(frame_of(pruned), manifest)) == model_id(pruned)
+
+
+def test_the_budget_is_what_pruning_leaves(manifest: Manifest) -> None:
+    assert nonzero_budget(manifest) == 1024
+
+
+@pytest.mark.parametrize("wrong", [{"run": "r2"}, {"round_number": 4}, {"base": "b" * 64}])
+def test_an_update_for_something_else_is_refused(pruned: State, manifest: Manifest, wrong: dict[str, str]) -> None:
+    with pytest.raises(FrameError, match="wanted is run 'r1', round 3"):
+        verify(frame_of(pruned, **wrong), manifest)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_refused(pruned: State, manifest: Manifest, value: float) -> None:
+    pruned["fc.bias"] = np.full_like(pruned["fc.bias"], value)
+    with pytest.raises(FrameError, match=r"fc\.bias holds NaN or infinity"):
+        verify(frame_of(pruned), manifest)
+
+
+def test_a_negative_variance_is_refused(pruned: State, manifest: Manifest) -> None:
+    pruned["bn.running_var"] = np.full_like(pruned["bn.running_var"], -0.1)
+    with pytest.raises(FrameError, match=r"bn\.running_var holds a negative variance"):
+        verify(frame_of(pruned), manifest)
+
+
+def test_an_update_that_was_not_pruned_is_refused(initial: State, manifest: Manifest) -> None:
+    with pytest.raises(FrameError, match=r"has 2048 non-zero weights, sparsity 0.5 allows 1024"):
+        verify(frame_of(initial), manifest)
+
+
+def test_a_missing_tensor_is_refused(pruned: State, manifest: Manifest) -> None:
+    del pruned["fc.bias"]
+    with pytest.raises(FrameError, match=r"lacks tensor fc\.bias"):
+        verify(frame_of(pruned), manifest)
+
+
+def test_no_frame_of_the_model_is_larger_than_the_cap(initial: State, manifest: Manifest) -> None:
+    assert len(frame_of(initial)) < max_update_bytes(manifest)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(place=st.integers(0, 10_000), flipped=st.integers(1, 255))
+def test_a_damaged_frame_with_a_right_digest_raises_nothing_but_frame_errors(
+    pruned: State, manifest: Manifest, place: int, flipped: int
+) -> None:
+    body = bytearray(frame_of(pruned)[:-32])
+    body[place % len(body)] ^= flipped
+    with contextlib.suppress(FrameError):
+        verify(bytes(body) + hashlib.sha256(body).digest(), manifest)

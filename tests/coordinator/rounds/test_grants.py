@@ -1,0 +1,95 @@
+"""Who may upload when room is short: the round state machine with a fake clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fixtures.clockwork import PLAN, Run, offer_of
+
+from sparsyedge.coordinator.rounds.events import AskToWait, ChunkReceived, CloseRound, Command, GrantUpload
+from sparsyedge.coordinator.rounds.grants import ASKED_S, SLOWEST_BYTES_PER_S, UPLOAD_IDLE_S
+
+LARGE = 600_000
+
+
+@pytest.fixture
+def run() -> Run:
+    """Room for one large update at a time, and plenty of time."""
+    plan = replace(PLAN, upload_bytes=LARGE, max_update_bytes=LARGE, deadline_s=10_000.0)
+    run = Run(plan)
+    run.online("d1", "d2", "d3")
+    return run
+
+
+def large(run: Run, device: str, update: str | None = None) -> list[Command]:
+    return run.feed(replace(offer_of(device, update=update), bytes=LARGE))
+
+
+def granted(commands: list[Command]) -> bool:
+    return any(isinstance(command, GrantUpload) for command in commands)
+
+
+def test_a_member_that_offers_and_sends_nothing_holds_others_up_for_half_a_minute_at_most(run: Run) -> None:
+    assert granted(large(run, "d1"))
+    for second in range(1, int(UPLOAD_IDLE_S) + 1):
+        run.now_s = float(second)
+        # It repeats its offer, with another hash every time.
+        large(run, "d1", update=f"{second:064x}")
+        got = granted(large(run, "d2"))
+        assert got == (second >= UPLOAD_IDLE_S)
+
+
+def test_who_wasted_a_place_waits_for_everybody_else_and_is_told_so(run: Run) -> None:
+    large(run, "d1")
+    run.now_s = UPLOAD_IDLE_S
+    assert granted(large(run, "d2"))
+    assert large(run, "d3") == []
+    (answer,) = large(run, "d1")
+    assert isinstance(answer, AskToWait)
+    assert "stopped half-way and kept others waiting; those go first" in answer.reason
+    run.deliver("d2")
+    # d3 has asked since, so d1 waits although there is room.
+    (again,) = large(run, "d1")
+    assert isinstance(again, AskToWait)
+    assert granted(large(run, "d3"))
+    run.deliver("d3")
+
+
+def test_who_wasted_a_place_gets_another_when_nobody_else_waits(run: Run) -> None:
+    large(run, "d1")
+    run.now_s = UPLOAD_IDLE_S
+    large(run, "d2")
+    run.deliver("d2")
+    run.now_s += ASKED_S + 1
+    assert granted(large(run, "d1"))
+
+
+def test_chunks_that_trickle_do_not_hold_a_place_for_ever(run: Run) -> None:
+    large(run, "d1")
+    life_s = 2 * UPLOAD_IDLE_S + LARGE / SLOWEST_BYTES_PER_S
+    while run.now_s < life_s - 10:
+        run.now_s += 10
+        run.feed(ChunkReceived("d1"))
+        assert not granted(large(run, "d2"))
+    run.now_s = life_s
+    assert granted(large(run, "d2"))
+
+
+def test_a_slow_upload_that_nobody_waits_for_goes_on_as_long_as_it_takes(run: Run) -> None:
+    large(run, "d1")
+    run.now_s = 5_000.0
+    assert granted(large(run, "d1"))
+    run.deliver("d1")
+
+
+def test_one_hostile_member_does_not_keep_a_round_from_closing(run: Run) -> None:
+    large(run, "d1")
+    for device in ("d2", "d3"):
+        while not granted(large(run, device)):
+            run.now_s += 3.0
+            large(run, "d1", update=f"{int(run.now_s):064x}")
+        run.deliver(device)
+    run.now_s = 10_000.0
+    large(run, "d1")
+    assert CloseRound(1, ("d2", "d3")) in run.commands

@@ -1,0 +1,73 @@
+"""When a device offers its update."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from fixtures.reports import plain_report
+
+from sparsyedge.edge.device import courier as courier_module
+from sparsyedge.edge.device.courier import Courier, Member
+from sparsyedge.edge.protocol.chunks import blob_of
+from sparsyedge.edge.protocol.messages import Accepted, Offer, RoundTask, Topics, decode, encode
+from sparsyedge.edge.protocol.mqtt import Connected, Received
+
+TOPICS = Topics("lab")
+FRAME = b"an update"
+UPDATE = blob_of(FRAME)
+TASK = RoundTask(
+    run="r",
+    round=1,
+    rounds=1,
+    state="open",
+    cohort=("d1",),
+    manifest=blob_of(b"manifest"),
+    model_id="0" * 64,
+    model=blob_of(b"model"),
+    learning_rate=0.1,
+    epochs=1,
+    batch_size=16,
+    sparsity=0.5,
+    seed=0,
+    deadline_unix_s=0.0,
+)
+REPORT = plain_report()
+
+
+class CoordinatorOnItsSecondStart:
+    """A channel to a coordinator that knows of no offer made before it announced its round again."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[Received] = deque()
+        self.offers: list[Offer] = []
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False, timeout_s: float = 30.0) -> None:
+        if topic != TOPICS.offer("d1"):
+            return
+        self.offers.append(decode(payload, Offer))
+        if len(self.offers) == 1:
+            self.inbox.append(Received(TOPICS.round, encode(TASK), False))
+        else:
+            accepted = Accepted(run="r", round=1, update=UPDATE.sha256)
+            self.inbox.append(Received(TOPICS.reply("d1"), encode(accepted), False))
+
+    def receive(self, timeout_s: float) -> Received | Connected | None:
+        return self.inbox.popleft() if self.inbox else None
+
+    def subscribe(self, pattern: str, *, as_published: bool = False) -> None: ...
+
+    def unsubscribe(self, pattern: str) -> None: ...
+
+    def open(self, timeout_s: float = 10.0) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_an_offer_is_repeated_when_the_round_is_announced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_module, "OFFER_AGAIN_S", 1e6)
+    channel = CoordinatorOnItsSecondStart()
+    courier = Courier(channel, Member(device="d1", topics=TOPICS, boot_id="b", software="s", samples=1))
+    offer = Offer(run="r", round=1, base="0" * 64, update=UPDATE, samples=1, report=REPORT)
+    assert isinstance(courier.deliver(offer, FRAME, wanted=lambda: True), Accepted)
+    assert channel.offers == [offer, offer]

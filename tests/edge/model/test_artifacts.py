@@ -1,0 +1,147 @@
+import hashlib
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.model.artifacts import (
+    MANIFEST_NAME,
+    MANIFEST_VERSION,
+    Artifacts,
+    FileRole,
+    decode_manifest,
+    encode_manifest,
+)
+from sparsyedge.edge.native import ABI_VERSION
+
+ROLES = get_args(FileRole)
+
+
+def content_of(role: str) -> bytes:
+    return f"the {role} graph".encode()
+
+
+def manifest() -> dict[str, Any]:
+    return {
+        "version": MANIFEST_VERSION,
+        "ops_abi": ABI_VERSION,
+        "model": "resnet18",
+        "width": 16,
+        "classes": 10,
+        "input_shape": [3, 32, 32],
+        "method": {
+            "name": "sparsyfed",
+            "beta": 1.25,
+            "sparsity": 0.95,
+            "weight_decay": 1e-3,
+            "prune_activations": True,
+            "zero_grad_at_zero": False,
+        },
+        "seed": 1337,
+        "opset": 17,
+        "made_with": {"torch": "2.13.0"},
+        "parameters": [
+            {"name": "conv.weight", "shape": [16, 3, 3, 3], "trainable": True, "prunable": True},
+            {"name": "bn.mean", "shape": [16], "trainable": False, "prunable": False},
+        ],
+        "batch_norms": [],
+        "batch_norm_momentum": 0.9,
+        "initial_model": "0" * 64,
+        "files": {
+            role: {
+                "name": f"{role}.onnx",
+                "sha256": hashlib.sha256(content_of(role)).hexdigest(),
+                "bytes": len(content_of(role)),
+            }
+            for role in ROLES
+        },
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for role in ROLES:
+        (tmp_path / f"{role}.onnx").write_bytes(content_of(role))
+    (tmp_path / MANIFEST_NAME).write_bytes(msgspec.json.encode(manifest()))
+    return tmp_path
+
+
+def refuse(content: dict[str, Any]) -> str:
+    with pytest.raises(ArtifactError) as caught:
+        decode_manifest(msgspec.json.encode(content), source="manifest.json")
+    assert "sparsyedge export" in str(caught.value)
+    return str(caught.value)
+
+
+def test_whole_folder_is_loaded(folder: Path) -> None:
+    artifacts = Artifacts.load(folder)
+    assert artifacts.path("training").read_bytes() == content_of("training")
+    assert artifacts.manifest.shapes == {"conv.weight": (16, 3, 3, 3), "bn.mean": (16,)}
+    assert artifacts.manifest.prunable == ("conv.weight",)
+
+
+def test_manifest_survives_its_own_encoding(folder: Path) -> None:
+    artifacts = Artifacts.load(folder)
+    encoded = encode_manifest(artifacts.manifest)
+    assert decode_manifest(encoded, source="x") == artifacts.manifest
+    artifacts.save_manifest()
+    assert (folder / MANIFEST_NAME).read_bytes() == encoded
+
+
+def test_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"no manifest\.json in .*`sparsyedge export"):
+        Artifacts.load(tmp_path)
+
+
+def test_missing_file_is_named(folder: Path) -> None:
+    (folder / "eval.onnx").unlink()
+    with pytest.raises(ArtifactError, match=r"eval\.onnx is missing though the manifest names it"):
+        Artifacts.load(folder)
+
+
+def test_altered_file_is_refused_with_both_hashes(folder: Path) -> None:
+    (folder / "training.onnx").write_bytes(b"another graph")
+    found = hashlib.sha256(b"another graph").hexdigest()[:12]
+    expected = hashlib.sha256(content_of("training")).hexdigest()[:12]
+    with pytest.raises(ArtifactError, match=rf"training\.onnx has SHA-256 {found}\.\.\., the manifest says {expected}"):
+        Artifacts.load(folder)
+
+
+def test_manifest_of_another_version_is_refused_before_the_rest_is_read() -> None:
+    sentence = refuse({"version": 99, "ops_abi": ABI_VERSION, "something": "new"})
+    assert f"version 99, this sparsyedge reads version {MANIFEST_VERSION}" in sentence
+
+
+def test_manifest_for_another_op_library_is_refused() -> None:
+    assert f"ABI 99, this sparsyedge has ABI {ABI_VERSION}" in refuse({**manifest(), "ops_abi": 99})
+
+
+@pytest.mark.parametrize("name", ["../evil.onnx", "/etc/passwd", "a/b.onnx", "..", ".hidden", "", "a\0b", "x\n", "é"])
+def test_file_name_that_is_a_path_is_refused(name: str) -> None:
+    content = manifest()
+    content["files"]["training"]["name"] = name
+    assert "not a valid manifest" in refuse(content)
+
+
+def test_role_without_a_file_is_named() -> None:
+    content = manifest()
+    del content["files"]["optimizer"]
+    assert "names no optimizer file" in refuse(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not json", b"[]", b"\xff\xfe", b'{"version": "1"}', b'{"deep": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"],
+)
+def test_bytes_that_are_no_manifest_are_refused(content: bytes) -> None:
+    with pytest.raises(ArtifactError, match="is not a manifest"):
+        decode_manifest(content, source="manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("width", 0), ("classes", -1), ("input_shape", [3, 32]), ("initial_model", "xyz"), ("extra", 1)]
+)
+def test_field_out_of_bounds_is_refused(key: str, value: object) -> None:
+    assert "not a valid manifest" in refuse({**manifest(), key: value})

@@ -1,0 +1,434 @@
+"""The native codec against what numpy says, for any input."""
+
+import shutil
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from sparsyedge.edge import native
+from sparsyedge.edge.errors import ArtifactError, FrameError
+from sparsyedge.edge.wire import native_codec as codec
+from sparsyedge.edge.wire.native_codec import Bits, Coding, MaskBits, Positions, Sparse
+
+# The first call of a test loads the library, which takes longer than Hypothesis allows an example by default.
+patiently = settings(deadline=None)
+
+# Every float32 is a pattern of 32 bits; the interesting ones come up often.
+patterns = st.one_of(
+    st.sampled_from([0, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF, 1, 0x3F800000, 0x3F808000]),
+    st.integers(0, 2**32 - 1),
+)
+bits_arrays = hnp.arrays(np.uint32, st.integers(0, 200), elements=patterns)
+sparse_arrays = hnp.arrays(np.uint32, st.integers(0, 200), elements=st.one_of(st.just(0), patterns))
+position_sets = st.builds(
+    lambda size, seed, density: (
+        size,
+        np.flatnonzero(np.random.default_rng(seed).random(size) < density).astype(np.uint32),
+    ),
+    st.integers(0, 3000),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 0.001, 0.05, 0.4, 0.95, 1.0]),
+)
+
+
+def floats(*values: float) -> Bits:
+    return np.array(values, dtype=np.float32).view(np.uint32)
+
+
+def sparse(bits: Bits) -> Sparse:
+    found = codec.nonzero(bits, bits.size)
+    assert found is not None
+    return found
+
+
+def mask_of(positions: Positions, size: int) -> MaskBits:
+    kept = np.zeros(-(-size // 32) * 32, dtype=np.uint8)
+    kept[positions] = 1
+    return np.packbits(kept, bitorder="little").view(np.uint32)
+
+
+def positions_of(mask: MaskBits, size: int) -> Positions:
+    kept = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    assert not kept[size:].any()
+    return np.flatnonzero(kept).astype(np.uint32)
+
+
+def values_of(words: NDArray[Any], base: Bits | None, coding: Coding, scale: float = 0.0) -> Bits:
+    """What words stand for where everything is kept."""
+    bits = words.view(f"u{words.dtype.itemsize}").astype(np.uint32)
+    codec.expand(bits, count=bits.size, mask=None, base=base, coding=coding, scale=scale)
+    return bits
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+@patiently
+@given(sparse_arrays)
+def test_nonzeros_are_what_has_a_bit_set(bits: Bits) -> None:
+    found = sparse(bits)
+    assert codec.count_nonzero(bits) == found.positions.size
+    np.testing.assert_array_equal(found.positions, np.flatnonzero(bits))
+    np.testing.assert_array_equal(found.values, bits[bits != 0])
+
+
+@patiently
+@given(sparse_arrays)
+def test_zeros_of_both_signs_have_no_magnitude(bits: Bits) -> None:
+    expected = np.flatnonzero(bits & 0x7FFFFFFF)
+    assert codec.count_nonzero(bits, codec.MAGNITUDE) == expected.size
+    found = codec.nonzero(bits, expected.size, codec.MAGNITUDE)
+    assert found is not None
+    np.testing.assert_array_equal(found.positions, expected)
+
+
+@patiently
+@given(sparse_arrays, st.integers(0, 200))
+def test_more_nonzeros_than_room_are_not_written(bits: Bits, room: int) -> None:
+    assert (codec.nonzero(bits, room) is None) == (np.count_nonzero(bits) > room)
+
+
+@patiently
+@given(position_sets)
+def test_complement_is_everything_else(case: tuple[int, Positions]) -> None:
+    size, positions = case
+    np.testing.assert_array_equal(codec.complement(positions, size), np.setdiff1d(np.arange(size), positions))
+
+
+@patiently
+@given(position_sets, st.binary(max_size=9))
+def test_positions_survive_rice_codes_whatever_follows_them(case: tuple[int, Positions], tail: bytes) -> None:
+    size, positions = case
+    parameter, codes = codec.rice_encode(positions)
+    stream = np.concatenate([codes, np.frombuffer(tail, dtype=np.uint8)])
+    decoded, used = codec.rice_decode(stream, parameter=parameter, size=size, count=positions.size)
+    np.testing.assert_array_equal(decoded, positions)
+    assert used == codes.size
+
+
+def test_positions_at_the_end_of_the_largest_tensor_survive() -> None:
+    positions = np.array([0, 2**31, 2**32 - 2], dtype=np.uint32)
+    parameter, codes = codec.rice_encode(positions)
+    decoded, _ = codec.rice_decode(codes, parameter=parameter, size=2**32 - 1, count=3)
+    np.testing.assert_array_equal(decoded, positions)
+
+
+def test_gaps_are_written_as_zeros_a_one_and_low_bits_from_the_lowest_bit_on() -> None:
+    # Gaps 5 and 0 with k = 1: 00 1 1, then 1 0; padded with zeros. Read from the lowest bit: 0b00_01_1100.
+    assert _rice_bytes([5, 6], parameter=1) == [0b00011100]
+
+
+def _rice_bytes(positions: list[int], *, parameter: int) -> list[int]:
+    array = np.array(positions, dtype=np.uint32)
+    out = np.zeros(8, dtype=np.uint8)
+    return list(out[: codec._call("se_rice_encode", array, array.size, parameter, out, out.size)])
+
+
+@patiently
+@given(position_sets)
+def test_no_other_rice_parameter_is_shorter(case: tuple[int, Positions]) -> None:
+    _, positions = case
+    gaps = np.concatenate([positions[:1], positions[1:] - positions[:-1] - 1]).astype(np.int64)
+    _, codes = codec.rice_encode(positions)
+    costs = [int((gaps >> k).sum()) + (k + 1) * gaps.size for k in range(32)]
+    assert codes.size == -(-min(costs) // 8)
+
+
+def test_rice_codes_stay_near_the_entropy_of_random_masks() -> None:
+    rng = np.random.default_rng(3)
+    for density in (0.001, 0.05, 0.2, 0.45):
+        mask = rng.random(200_000) < density
+        share = mask.mean()
+        bound = -mask.size * (share * np.log2(share) + (1 - share) * np.log2(1 - share)) / 8
+        assert codec.rice_encode(np.flatnonzero(mask).astype(np.uint32))[1].size < 1.045 * bound
+
+
+@patiently
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 500), kept=st.floats(0, 1))
+def test_subset_of_a_base_survives_as_dropped_ranks(seed: int, size: int, kept: float) -> None:
+    rng = np.random.default_rng(seed)
+    tensor = rng.integers(0, 2**32, size, dtype=np.uint32) * (rng.random(size) < 0.5).astype(np.uint32)
+    # Few magnitudes among many: their order is by position.
+    tensor &= np.uint32(0xC0FFFFFF)
+    base = sparse(tensor)
+    stays = rng.random(base.positions.size) < kept
+    dropped = codec.dropped_ranks(base, base.positions[stays])
+    assert dropped is not None
+    ranks, near = dropped
+    np.testing.assert_array_equal(near, base.values[stays])
+    mask, count = codec.nonzero_mask(tensor)
+    assert count == base.positions.size
+    codec.drop(mask, tensor, ranks)
+    np.testing.assert_array_equal(positions_of(mask, size), base.positions[stays])
+
+
+def test_dropped_entries_come_first_where_the_small_ones_were_dropped() -> None:
+    base = sparse(floats(3.0, -0.5, 0.0, 7.0, 0.25, -2.0))
+    dropped = codec.dropped_ranks(base, np.array([0, 3, 5], dtype=np.uint32))
+    assert dropped is not None
+    assert dropped[0].tolist() == [0, 1]
+
+
+def test_entry_that_the_base_lacks_is_not_nested() -> None:
+    base = sparse(floats(1.0, 0.0, 2.0))
+    assert codec.dropped_ranks(base, np.array([1], dtype=np.uint32)) is None
+    assert codec.dropped_ranks(base, np.array([0, 1, 2], dtype=np.uint32)) is None
+
+
+@patiently
+@given(position_sets, st.booleans())
+def test_mask_has_a_bit_for_every_entry_that_is_kept(case: tuple[int, Positions], zeros: bool) -> None:
+    size, positions = case
+    parameter, codes = codec.rice_encode(positions)
+    mask, used = codec.rice_mask(codes, parameter=parameter, size=size, count=positions.size, zeros=zeros)
+    assert used == codes.size
+    expected = np.setdiff1d(np.arange(size), positions) if zeros else positions
+    np.testing.assert_array_equal(positions_of(mask, size), expected)
+
+
+@pytest.mark.parametrize("ranks", [[3], [2**32 - 1], [1, 1], [2, 0]])
+def test_ranks_that_no_sender_gives_are_refused(ranks: list[int]) -> None:
+    base = floats(1, 0, 2, 3)
+    with pytest.raises(FrameError, match="outside its tensor"):
+        codec.drop(codec.nonzero_mask(base)[0], base, np.array(ranks, dtype=np.uint32))
+
+
+@patiently
+@given(position_sets, st.integers(1, 100))
+def test_what_a_mask_keeps_comes_in_pieces(case: tuple[int, Positions], piece: int) -> None:
+    size, positions = case
+    mask, bits = mask_of(positions, size), np.arange(7, size + 7, dtype=np.uint32)
+    pieces = [part.copy() for part in codec.mask_positions(mask, size, piece)]
+    entries = [part.copy() for part in codec.mask_entries(mask, bits, piece)]
+    assert all(part.size == piece for part in (*pieces[:-1], *entries[:-1]))
+    np.testing.assert_array_equal(np.concatenate([*pieces, positions[:0]]), positions)
+    np.testing.assert_array_equal(np.concatenate([*entries, bits[:0]]), bits[positions])
+
+
+def test_position_outside_its_tensor_is_refused() -> None:
+    outside = np.array([3], dtype=np.uint32)
+    with pytest.raises(FrameError, match="outside its tensor"):
+        codec.gather(floats(1, 2, 3), outside)
+
+
+# ---- hostile codes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("codes", "parameter", "size", "count", "fault"),
+    [
+        (b"", 0, 10, 1, "end too early"),
+        (b"\x00\x00", 0, 100, 1, "end too early"),
+        (b"\x80", 3, 100, 1, "end too early"),
+        (b"\x00\x01", 0, 8, 1, "outside its tensor"),
+        (bytes(1000) + b"\x01", 0, 8, 1, "outside its tensor"),
+        (b"\xff", 0, 3, 4, "out of range"),
+        (b"\xff", 0, 2**32 - 1, 2**31, "end too early"),
+        (b"\xff", 31, 4, 1, "outside its tensor|too early"),
+        (b"\x01", 32, 10, 1, "out of range"),
+        (b"\x01", 0, 2**32, 1, "out of range"),
+        (b"\x03", 0, 10, 1, "behind the last code"),
+    ],
+)
+def test_codes_that_cannot_be_right_are_refused(
+    codes: bytes, parameter: int, size: int, count: int, fault: str
+) -> None:
+    with pytest.raises(FrameError, match=fault):
+        codec.rice_decode(np.frombuffer(codes, dtype=np.uint8), parameter=parameter, size=size, count=count)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    codes=st.binary(max_size=64),
+    parameter=st.integers(0, 33),
+    size=st.integers(0, 300),
+    count=st.integers(0, 300),
+)
+def test_any_bytes_give_increasing_positions_in_range_or_a_frame_error(
+    codes: bytes, parameter: int, size: int, count: int
+) -> None:
+    stream = np.frombuffer(codes, dtype=np.uint8)
+    try:
+        positions, used = codec.rice_decode(stream, parameter=parameter, size=size, count=count)
+    except FrameError:
+        return
+    assert used <= len(codes)
+    assert positions.size == count
+    assert (np.diff(positions.astype(np.int64), prepend=-1, append=size) > 0).all()
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.uint32])
+@patiently
+@given(count=st.integers(0, 100), seed=st.integers(0, 100))
+def test_byte_planes_put_like_bytes_side_by_side_and_back(dtype: type, count: int, seed: int) -> None:
+    word = np.dtype(dtype)
+    words = np.random.default_rng(seed).integers(0, 256, count * word.itemsize, dtype=np.uint8).view(word)
+    planes = codec.split_planes(words)
+    np.testing.assert_array_equal(planes, words.view(np.uint8).reshape(-1, word.itemsize).T)
+    again = np.zeros(count, dtype=np.uint32)
+    for byte, plane in enumerate(planes):
+        codec.put_plane(plane, again, byte)
+    np.testing.assert_array_equal(again, words.view(f"u{word.itemsize}"))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@patiently
+@given(data=st.data())
+def test_differences_of_any_two_patterns_are_undone(dtype: type, data: st.DataObject) -> None:
+    pairs: NDArray[Any] = data.draw(hnp.arrays(np.uint32, (2, 40), elements=patterns)).astype(dtype)
+    words, base = np.ascontiguousarray(pairs[0]), np.ascontiguousarray(pairs[1])
+    coding, shift = (Coding.LOSSLESS, 0) if dtype is np.uint32 else (Coding.BF16, 16)
+    near: Bits = base.astype(np.uint32) << np.uint32(shift)
+    # A NaN would be made quiet on its way to bf16.
+    near[(near & 0x7FFFFFFF) > 0x7F800000] = 0
+    differences = codec.difference(words, (near >> shift).astype(dtype))
+    np.testing.assert_array_equal(values_of(differences, near, coding), words.astype(np.uint32) << shift)
+
+
+def test_difference_counts_the_floats_in_between_and_has_its_sign_lowest() -> None:
+    one = floats(1.0)
+    near = np.nextafter(np.float32(1), np.float32(2)).reshape(1).view(np.uint32)
+    assert codec.difference(near, one).tolist() == [2]
+    assert codec.difference(one, near).tolist() == [1]
+    assert codec.difference(one, one).tolist() == [0]
+
+
+@patiently
+@given(bits_arrays)
+def test_bf16_is_the_nearest_of_its_two_neighbours_and_even_in_a_tie(bits: Bits) -> None:
+    rounded = values_of(codec.bf16(bits), None, Coding.BF16)
+    for value, got in zip(bits.tolist(), rounded.tolist(), strict=True):
+        if value & 0x7FFFFFFF > 0x7F800000:
+            assert got & 0x7FFFFFFF > 0x7F800000
+            continue
+        low = value & 0xFFFF0000
+        rest = value & 0xFFFF
+        up = rest > 0x8000 or (rest == 0x8000 and low & 0x10000 != 0)
+        assert got == low + (0x10000 if up else 0)
+
+
+finite = hnp.arrays(
+    np.float32, 30, elements=st.floats(-(2.0**100), 2.0**100, width=32, allow_nan=False, allow_subnormal=False)
+)
+
+
+@patiently
+@given(finite, finite)
+def test_int8_steps_are_within_half_a_step_and_as_numpy_would_round(
+    values: np.ndarray[tuple[int], np.dtype[np.float32]], base: np.ndarray[tuple[int], np.dtype[np.float32]]
+) -> None:
+    steps, scale = codec.steps_of(values.view(np.uint32), base.view(np.uint32))
+    moved = values - base
+    expected = np.float32(np.abs(moved).max() / np.float32(127))
+    assert scale == expected
+    quotient = np.rint(moved / expected) if expected else np.zeros_like(moved)
+    np.testing.assert_array_equal(np.where(np.signbit(base), -steps, steps), np.clip(quotient, -127, 127))
+    decoded = values_of(steps, base.view(np.uint32), Coding.INT8, scale).view(np.float32)
+    np.testing.assert_array_equal(decoded, base + np.clip(quotient, -127, 127).astype(np.float32) * expected)
+
+
+def test_int8_rounds_half_a_step_to_even() -> None:
+    base = floats(0, 0, 0, 0, 0)
+    steps, scale = codec.steps_of(floats(127, 0.5, 1.5, 2.5, -0.5), base)
+    assert (scale, steps.tolist()) == (1.0, [127, 0, 2, 2, 0])
+
+
+def test_int8_steps_point_away_from_zero_whatever_the_sign() -> None:
+    steps, _ = codec.steps_of(floats(2.0, -2.0), floats(1.0, -1.0))
+    assert steps.tolist() == [127, 127]
+
+
+def test_int8_without_any_difference_has_no_step() -> None:
+    steps, scale = codec.steps_of(floats(1, 2), floats(1, 2))
+    assert (scale, steps.tolist()) == (0.0, [0, 0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_int8_refuses_a_difference_that_is_not_finite(value: float) -> None:
+    with pytest.raises(FrameError, match="NaN or infinite"):
+        codec.steps_of(floats(value, 1), floats(-3e38, 1))
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -1.0])
+def test_int8_refuses_a_scale_that_is_no_size(scale: float) -> None:
+    with pytest.raises(FrameError, match="NaN or infinite"):
+        values_of(np.array([1], dtype=np.int8), floats(1), Coding.INT8, scale)
+
+
+@pytest.mark.parametrize("coding", list(Coding))
+@patiently
+@given(case=position_sets, seed=st.integers(0, 2**32 - 1), based=st.booleans())
+def test_tensor_is_expanded_in_place(case: tuple[int, Positions], seed: int, based: bool, coding: Coding) -> None:
+    size, positions = case
+    rng = np.random.default_rng(seed)
+    base = rng.standard_normal(size, dtype=np.float32).view(np.uint32) if based or coding is Coding.INT8 else None
+    width = {Coding.LOSSLESS: 2**32, Coding.BF16: 2**16, Coding.INT8: 2**8}[coding]
+    words = rng.integers(0, width, positions.size, dtype=np.uint64).astype(np.uint32)
+    bits = np.zeros(size, dtype=np.uint32)
+    bits[size - positions.size :] = words
+    codec.expand(bits, count=positions.size, mask=mask_of(positions, size), base=base, coding=coding, scale=0.5)
+    expected = np.zeros(size, dtype=np.uint32)
+    near = None if base is None else base[positions]
+    expected[positions] = values_of(words, near, coding, 0.5)
+    np.testing.assert_array_equal(bits, expected)
+
+
+def test_expansion_needs_as_many_words_as_the_mask_keeps() -> None:
+    mask = mask_of(np.array([1, 2], dtype=np.uint32), 4)
+    for count in (0, 1, 3, 5):
+        with pytest.raises(FrameError, match="out of range"):
+            codec.expand(np.zeros(4, np.uint32), count=count, mask=mask, base=None, coding=Coding.LOSSLESS)
+    with pytest.raises(FrameError, match="out of range"):
+        codec.expand(np.zeros(4, np.uint32), count=2, mask=mask, base=None, coding=Coding.INT8)
+
+
+# ---- the library -----------------------------------------------------------------------------------------------------
+
+
+def test_codec_path_is_absolute_and_exists() -> None:
+    assert native.codec_path().is_absolute()
+    assert native.codec_path().is_file()
+
+
+def test_missing_codec_is_reported_with_the_command_that_builds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "CODEC_NAME", "libnot_built.so")
+    with pytest.raises(
+        ArtifactError, match=r"wire codec libnot_built\.so is not part of this installation.*make setup"
+    ):
+        native.codec_path()
+
+
+def test_codec_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = codec.VERSION
+    monkeypatch.setattr(codec, "VERSION", 999)
+    codec._library.cache_clear()
+    with pytest.raises(
+        ArtifactError, match=f"version {found} of the wire codec, this sparsyedge needs 999; run `make setup`"
+    ):
+        codec.count_nonzero(floats(1))
+
+
+def binutil(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed; it comes with the compiler (package binutils)")
+    return subprocess.run([*command, str(native.codec_path())], capture_output=True, text=True, check=True).stdout
+
+
+def test_library_exports_what_python_calls_and_nothing_else() -> None:
+    symbols = {line.split()[-1] for line in binutil("nm", "-D", "--defined-only").splitlines()}
+    assert symbols == {*codec._ARGUMENTS, "se_codec_version"}
+
+
+def test_library_needs_neither_python_nor_the_cpp_runtime() -> None:
+    needed = [line for line in binutil("readelf", "-d").splitlines() if "(NEEDED)" in line]
+    assert needed
+    assert not [line for line in needed if "python" in line or "stdc++" in line]
