@@ -20,8 +20,8 @@ from sparsyedge.edge.model.artifacts import Artifacts, FileRole
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.training.open_session import Workbench
 from sparsyedge.edge.training.session import Session
+from sparsyedge.edge.training.session_holder import SessionHolder
 
 __all__ = ["ATTACKS", "Attack"]
 
@@ -48,7 +48,7 @@ class Attack:
         """What speaks for it."""
         return Courier(channel, member) if self.claim is None else ClaimingCourier(channel, member, self.claim)
 
-    def workbench(self, honest: Workbench, device: str) -> Workbench:
+    def holder(self, honest: SessionHolder, device: str) -> SessionHolder:
         """Where it trains."""
         return honest if self.forge is None else ForgingWorkbench(honest, self.forge, device)
 
@@ -64,10 +64,10 @@ class ClaimingCourier(Courier):
         return super().deliver(msgspec.structs.replace(offer, samples=self._claim), frame, wanted=wanted)
 
 
-class ForgingWorkbench(Workbench):
-    """A workbench of honest devices whose sessions say something else than what was trained."""
+class ForgingWorkbench(SessionHolder):
+    """A holder of honest devices whose sessions say something else than what was trained."""
 
-    def __init__(self, honest: Workbench, forge: Forge, device: str) -> None:
+    def __init__(self, honest: SessionHolder, forge: Forge, device: str) -> None:
         self.lock = honest.lock
         self._honest = honest
         self._forge = forge

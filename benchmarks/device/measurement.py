@@ -20,8 +20,8 @@ from sparsyedge.edge.device.energy import Kind, PhaseCost, PhaseRecorder, measur
 from sparsyedge.edge.device.limits import read_vitals
 from sparsyedge.edge.errors import SparsyedgeError
 from sparsyedge.edge.model.prune import prune_global
-from sparsyedge.edge.training.open_session import Workbench
 from sparsyedge.edge.training.session import Session
+from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.wire.frame import encode_frame
 
 __all__ = ["Task", "Turn", "main"]
@@ -68,9 +68,9 @@ def run(task: Task) -> Turn:
     try:
         idle_w = measure_idle(meter, task.idle_s)
         workload = Workload.load(Path(task.artifacts), Path(task.workload), threads=task.threads)
-        workbench = Workbench(threads=task.threads)
-        workbench.put(workload.artifacts, "bench")
-        session = workbench.session(workload.state, round_number=1)
+        holder = SessionHolder(threads=task.threads)
+        holder.put(workload.artifacts, "bench")
+        session = holder.session(workload.state, round_number=1)
         for _ in range(WARM_UP):
             session.train_step(workload.x, workload.y, LEARNING_RATE)
         recorder = PhaseRecorder(meter)

@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One table or figure: its rows at either scale, and the figures of runs.py that it shows."""
+    """One table or figure: its rows at either scale, and the figures of results.py that it shows."""
 
     title: str
     columns: tuple[str, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from sparsyedge.coordinator.model.mask_files import Masks
+from sparsyedge.coordinator.model.mask_files import MaskFiles
 from sparsyedge.coordinator.record.records import PhaseRecord, RoundRecord, RunSummary
 from sparsyedge.coordinator.record.store import Store
 
@@ -81,7 +81,7 @@ def _read(directory: Path, label: str | None) -> ReportedRun:
             phases=store.phase_records(),
             opened_at=store.opened_at(),
             metrics=store.metrics(),
-            masks=Masks(directory, rounds=summary.run.rounds).load(),
+            masks=MaskFiles(directory, rounds=summary.run.rounds).load(),
         )
     finally:
         store.close()

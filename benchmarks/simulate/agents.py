@@ -1,6 +1,6 @@
 """The device agents of `--link mqtt`: a few processes with many agents each, every agent on a connection of its own.
 
-Agents of one process train one at a time, on one workbench: memory goes with the processes and not with the devices.
+Agents of one process train one at a time, on one holder: memory goes with the processes and not with the devices.
 """
 
 from __future__ import annotations

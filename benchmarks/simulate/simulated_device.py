@@ -13,11 +13,11 @@ from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.device.energy import EnergyMeter, open_meter
-from sparsyedge.edge.device.pending_update import Outbox
+from sparsyedge.edge.device.outbox import Outbox
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Topics
-from sparsyedge.edge.training.open_session import Workbench
 from sparsyedge.edge.training.session import Runtime
+from sparsyedge.edge.training.session_holder import SessionHolder
 
 __all__ = ["BOOT_ID", "SOFTWARE", "Backend", "DeviceRoom", "Setup"]
 
@@ -43,13 +43,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceRoom:
-    """What the devices of one process share: the data on disk, the workbench and the meter."""
+    """What the devices of one process share: the data on disk, the holder and the meter."""
 
     def __init__(self, setup: Setup) -> None:
         self.topics = Topics(setup.fleet)
         self._devices_dir = Path(setup.devices_dir)
         self._shares = Shares(Path(setup.shares_dir))
-        self._workbench = _workbench(setup)
+        self._holder = _holder(setup)
         self._hostile = setup.hostile
         self._meter: EnergyMeter = open_meter(setup.meter)
 
@@ -62,7 +62,7 @@ class DeviceRoom:
         samples = self._shares.of(device)
         if device in self._hostile:
             return self._hostile_agent(device, channel, samples)
-        return self._agent(device, Courier(channel, self._member(device, samples)), samples, self._workbench)
+        return self._agent(device, Courier(channel, self._member(device, samples)), samples, self._holder)
 
     def _hostile_agent(self, device: str, channel: Channel, samples: Samples) -> tuple[Agent, Courier]:
         from sparsyedge.benchmarks.attacks.members import ATTACKS
@@ -70,12 +70,12 @@ class DeviceRoom:
         attack = ATTACKS[self._hostile[device]]
         samples = attack.poison(samples)
         courier = attack.courier(channel, self._member(device, samples))
-        return self._agent(device, courier, samples, attack.workbench(self._workbench, device))
+        return self._agent(device, courier, samples, attack.holder(self._holder, device))
 
     def _member(self, device: str, samples: Samples) -> Member:
         return Member(device=device, topics=self.topics, boot_id=BOOT_ID, software=SOFTWARE, samples=len(samples))
 
-    def _agent(self, device: str, courier: Courier, samples: Samples, workbench: Workbench) -> tuple[Agent, Courier]:
+    def _agent(self, device: str, courier: Courier, samples: Samples, holder: SessionHolder) -> tuple[Agent, Courier]:
         folder = self._devices_dir / device
         agent = Agent(
             device,
@@ -84,15 +84,15 @@ class DeviceRoom:
             meter=self._meter,
             cache=Cache(folder),
             outbox=Outbox(folder / "outbox"),
-            workbench=workbench,
+            holder=holder,
             until_finished=True,
         )
         return agent, courier
 
 
-def _workbench(setup: Setup) -> Workbench:
+def _holder(setup: Setup) -> SessionHolder:
     if setup.backend == "ort":
-        return Workbench(threads=setup.threads, runtime=setup.runtime)
+        return SessionHolder(threads=setup.threads, runtime=setup.runtime)
     # Imported on use: torch takes seconds, and a simulation on the devices' runtime can do without it.
     from sparsyedge.benchmarks.simulate.torch_session import TorchWorkbench
 

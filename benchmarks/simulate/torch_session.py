@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.training.open_session import Workbench
 from sparsyedge.edge.training.session import Kind, Session
+from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import derive_exponents, reference_step
 
@@ -64,8 +64,8 @@ class TorchSession:
         return step.loss
 
 
-class TorchWorkbench(Workbench):
-    """A workbench whose sessions are torch's; artifacts say which model and method, and where to start."""
+class TorchWorkbench(SessionHolder):
+    """A holder whose sessions are torch's; artifacts say which model and method, and where to start."""
 
     def session(self, model: State | None, *, round_number: int) -> Session:
         artifacts = self._artifacts

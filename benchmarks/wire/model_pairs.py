@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsyedge.coordinator.model.model_files import Versions
+from sparsyedge.coordinator.model.model_files import ModelFiles
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.wire.frame import decode_frame, read_header
@@ -60,7 +60,7 @@ def pair_from_file(path: Path) -> Pair:
 
 def pair_from_run(run_dir: Path) -> Pair:
     """The last two global models of a run."""
-    versions = Versions(run_dir)
+    versions = ModelFiles(run_dir)
     rounds = versions.rounds()[-2:]
     if len(rounds) < 2:
         raise DataError(f"{run_dir} has not two models to compare; let the run close a round first")

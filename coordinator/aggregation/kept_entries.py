@@ -1,7 +1,7 @@
-"""The updates of a round side by side: a stretch of one tensor as all devices sent it, without any of them in memory.
+"""The updates of a round side by side: a block of one tensor as all devices sent it, without any of them in memory.
 
 Rules that compare devices entry by entry need all of them at once. An update is decoded once, and what it keeps is
-written to a file without a name, sorted by tensor and position; memory is one stretch, whatever the number of devices.
+written to a file without a name, sorted by tensor and position; memory is one block, whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
 
-__all__ = ["KeptEntries", "Stretch"]
+__all__ = ["EntryBlock", "KeptEntries"]
 
 ENTRY = np.dtype([("position", "<u4"), ("value", "<f4")])
 STRETCH_ENTRIES = 1 << 21
@@ -26,7 +26,7 @@ STRETCH_ENTRIES = 1 << 21
 LONGEST, SHORTEST = 1 << 16, 1 << 10
 
 
-class Stretch(NamedTuple):
+class EntryBlock(NamedTuple):
     """Entries of one tensor that any device keeps; all others are at rest."""
 
     positions: NDArray[np.int64]
@@ -85,7 +85,7 @@ class KeptEntries:
         found = self._rest.get(name)
         return np.zeros(self._shapes[name], dtype=np.float32) if found is None else found.copy()
 
-    def stretches(self, name: str) -> Iterator[Stretch]:
+    def blocks(self, name: str) -> Iterator[EntryBlock]:
         """The tensor from its beginning to its end."""
         rest, whole = self._rest.get(name), name not in self._rest
         for number in range(len(self._ends[0][name]) - 1):
@@ -98,7 +98,7 @@ class KeptEntries:
                 columns = np.searchsorted(positions, entries["position"])
                 values[row, columns] = entries["value"]
                 kept[row, columns] = True
-            yield Stretch(positions, values, near, kept)
+            yield EntryBlock(positions, values, near, kept)
 
     def update(self, device: int) -> Tensors:
         """One device's update, of which each tensor is made when it is asked for."""
@@ -112,7 +112,7 @@ class KeptEntries:
         return MadeOnDemand(self.names, make)
 
     def _write(self, name: str, tensor: FloatArray) -> NDArray[np.int64]:
-        """Where the entries of each stretch begin in the file, counted in entries, and where the last one ends."""
+        """Where the entries of each block begin in the file, counted in entries, and where the last one ends."""
         self._shapes[name] = tensor.shape
         values = tensor.reshape(-1)
         positions = np.arange(values.size) if name not in self._rest else np.flatnonzero(self._is_kept(name, values))

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.aggregation.kept_entries import KeptEntries, Stretch
+from sparsyedge.coordinator.aggregation.kept_entries import EntryBlock, KeptEntries
 from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.aggregation.method_rules import average_nonzero
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName, least_for_krum
@@ -27,7 +27,7 @@ from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.tensors import FloatArray, State, Tensors
 
-__all__ = ["RULES", "Cohort", "Rule", "make_rule"]
+__all__ = ["RULES", "RoundContext", "Rule", "make_rule"]
 
 Updates = Iterable[tuple[float, Tensors]]
 Numbers = NDArray[np.float64]
@@ -39,7 +39,7 @@ DEVIATIONS = 2.0
 
 
 @dataclass(frozen=True)
-class Cohort:
+class RoundContext:
     """What a rule must know beside the updates."""
 
     manifest: Manifest
@@ -75,7 +75,7 @@ class Rule(ABC):
         self.config = config
 
     @abstractmethod
-    def combine(self, updates: Updates, cohort: Cohort) -> State:
+    def combine(self, updates: Updates, context: RoundContext) -> State:
         """The model of at least one update."""
 
     def why_not(self, method: Method) -> str | None:
@@ -86,8 +86,8 @@ class Rule(ABC):
 class Mean(Rule):
     """The mean by weight."""
 
-    def combine(self, updates: Updates, cohort: Cohort) -> State:
-        return cohort.mean(updates)
+    def combine(self, updates: Updates, context: RoundContext) -> State:
+        return context.mean(updates)
 
 
 class Clipped(Mean):
@@ -99,22 +99,22 @@ class Clipped(Mean):
 class EntryRule(Rule):
     """A rule that looks at one entry of all devices at a time."""
 
-    def combine(self, updates: Updates, cohort: Cohort) -> State:
-        with cohort.keep(updates) as kept:
-            return {name: self._combine_tensor(kept, name, cohort.manifest) for name in kept.names}
+    def combine(self, updates: Updates, context: RoundContext) -> State:
+        with context.keep(updates) as kept:
+            return {name: self._combine_tensor(kept, name, context.manifest) for name in kept.names}
 
     def _combine_tensor(self, kept: KeptEntries, name: str, manifest: Manifest) -> FloatArray:
         tensor = kept.rest_of(name)
         weights = np.array(kept.weights, dtype=np.float64)
         senders_only = manifest.method.aggregation == "nonzero-mean" and name in manifest.prunable
-        for stretch in kept.stretches(name):
-            values = self.combine_entries(stretch, weights, senders_only=senders_only)
+        for block in kept.blocks(name):
+            values = self.combine_entries(block, weights, senders_only=senders_only)
             # As in the plain mean: no -0.0, which would be another entry on the wire.
-            tensor.reshape(-1)[stretch.positions] = values.astype(np.float32) + np.float32(0.0)
+            tensor.reshape(-1)[block.positions] = values.astype(np.float32) + np.float32(0.0)
         return tensor
 
     @abstractmethod
-    def combine_entries(self, stretch: Stretch, weights: Numbers, *, senders_only: bool) -> Numbers:
+    def combine_entries(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> Numbers:
         """One value per position; `senders_only`: the method averages over the devices that sent the entry."""
 
 
@@ -125,15 +125,15 @@ class Trimmed(EntryRule):
     zero in the model: that many may be hostile, and a mask must have somebody else behind it.
     """
 
-    def combine_entries(self, stretch: Stretch, weights: Numbers, *, senders_only: bool) -> Numbers:
-        devices = len(stretch.values)
+    def combine_entries(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> Numbers:
+        devices = len(block.values)
         # A trifle more, so that 0.2 of 15 devices are 3 whatever the product of the floats is.
         trimmed = min(math.floor(self.config.trim * devices + 1e-9), (devices - 1) // 2)
-        order = np.argsort(stretch.values, axis=0, kind="stable")[trimmed : devices - trimmed]
-        values = np.take_along_axis(stretch.values, order, axis=0).astype(np.float64)
+        order = np.argsort(block.values, axis=0, kind="stable")[trimmed : devices - trimmed]
+        values = np.take_along_axis(block.values, order, axis=0).astype(np.float64)
         counted = weights[order]
         if senders_only:
-            counted = np.where(np.take_along_axis(stretch.kept, order, axis=0), counted, 0.0)
+            counted = np.where(np.take_along_axis(block.kept, order, axis=0), counted, 0.0)
         totals = counted.sum(axis=0)
         means: Numbers = np.zeros_like(totals)
         np.divide((values * counted).sum(axis=0), totals, out=means, where=totals > 0)
@@ -146,14 +146,14 @@ class Median(EntryRule):
     The median over all devices would be near zero wherever a third of them prune, which is nearly everywhere.
     """
 
-    def combine_entries(self, stretch: Stretch, weights: Numbers, *, senders_only: bool) -> Numbers:
-        keepers = stretch.kept.sum(axis=0)
+    def combine_entries(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> Numbers:
+        keepers = block.kept.sum(axis=0)
         # What is not kept goes behind everything that is, and a position that nobody keeps has no middle.
-        ranked = np.sort(np.where(stretch.kept, stretch.values.astype(np.float64), np.inf), axis=0)
+        ranked = np.sort(np.where(block.kept, block.values.astype(np.float64), np.inf), axis=0)
         lower, upper = (np.maximum(middle, 0)[np.newaxis] for middle in ((keepers - 1) // 2, keepers // 2))
         upper = np.minimum(upper, len(ranked) - 1)
         medians = (np.take_along_axis(ranked, lower, axis=0) + np.take_along_axis(ranked, upper, axis=0))[0] / 2
-        return np.where(2 * keepers > len(ranked), medians, stretch.rest)
+        return np.where(2 * keepers > len(ranked), medians, block.rest)
 
     def why_not(self, method: Method) -> str | None:
         if method.uplink != "delta":
@@ -167,11 +167,11 @@ class Median(EntryRule):
 class ChoosingRule(Rule):
     """A rule that leaves some updates out and takes the mean of the others."""
 
-    def combine(self, updates: Updates, cohort: Cohort) -> State:
-        with cohort.keep(updates) as kept:
-            chosen = self.choose(_products(kept, cohort))
-            cohort.left_out[:] = sorted(set(range(len(kept.weights))) - set(chosen))
-            return cohort.mean((kept.weights[device], kept.update(device)) for device in chosen)
+    def combine(self, updates: Updates, context: RoundContext) -> State:
+        with context.keep(updates) as kept:
+            chosen = self.choose(_products(kept, context))
+            context.left_out[:] = sorted(set(range(len(kept.weights))) - set(chosen))
+            return context.mean((kept.weights[device], kept.update(device)) for device in chosen)
 
     @abstractmethod
     def choose(self, products: Numbers) -> Sequence[int]:
@@ -223,15 +223,15 @@ class Krum(ChoosingRule):
         return sorted(int(device) for device in order[: devices - byzantine])
 
 
-def _products(kept: KeptEntries, cohort: Cohort) -> Numbers:
+def _products(kept: KeptEntries, context: RoundContext) -> Numbers:
     """The inner products of what every two updates change; what a device does not keep, it does not change."""
     devices = len(kept.weights)
     products = np.zeros((devices, devices))
-    for name in (parameter.name for parameter in cohort.manifest.parameters if parameter.trainable):
-        base = cohort.base[name].reshape(-1)
-        for stretch in kept.stretches(name):
-            near = base[stretch.positions].astype(np.float64)
-            changes = np.where(stretch.kept, stretch.values - near, 0.0)
+    for name in (parameter.name for parameter in context.manifest.parameters if parameter.trainable):
+        base = context.base[name].reshape(-1)
+        for block in kept.blocks(name):
+            near = base[block.positions].astype(np.float64)
+            changes = np.where(block.kept, block.values - near, 0.0)
             products += changes @ changes.T
     return products
 

@@ -13,7 +13,7 @@ from sparsyedge.coordinator.record.database import open_database
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.security.enrolment_messages import token_sha256
 
-__all__ = ["TOKEN_LIFE_S", "Ledger", "Member", "Refusal", "Token"]
+__all__ = ["TOKEN_LIFE_S", "EnrolledDevice", "Ledger", "Refusal", "Token"]
 
 TOKEN_BYTES = 32
 TOKEN_LIFE_S = 24 * 3600.0
@@ -62,7 +62,7 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class EnrolledDevice:
     """A device, by its newest certificate."""
 
     device: str
@@ -205,14 +205,14 @@ class Ledger:
         )
         return [row["device"] for row in rows]
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[EnrolledDevice]:
         """Every device that ever enrolled, by its newest certificate."""
         rows = self._db.execute(
             # The last one written, not the one of the latest time: the clock may have been set back in between.
             "SELECT device, issued_at, expires_at, revoked_at FROM certificates "
             "WHERE rowid IN (SELECT MAX(rowid) FROM certificates GROUP BY device) ORDER BY device"
         )
-        return [Member(**dict(row)) for row in rows]
+        return [EnrolledDevice(**dict(row)) for row in rows]
 
     def knows(self, device: str) -> bool:
         """Whether the device has, or had, a token or a certificate."""

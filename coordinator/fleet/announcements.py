@@ -11,7 +11,7 @@ import msgspec
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.broker_access import manifest_signature
-from sparsyedge.coordinator.fleet.publisher import Outbox
+from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.rounds.events import OpenRound
 from sparsyedge.coordinator.rounds.learning_rates import learning_rate
@@ -19,17 +19,17 @@ from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Blob, RoundTask
 
-__all__ = ["Board"]
+__all__ = ["Announcements"]
 
 
-class Board:
+class Announcements:
     """Keeps the retained state of a run in step with its rounds."""
 
     def __init__(
         self,
         config: RunConfig,
         artifacts: Artifacts,
-        outbox: Outbox,
+        publisher: Publisher,
         *,
         chunk_bytes: int = CHUNK_BYTES,
         seal: Callable[[RoundTask], RoundTask] = lambda task: task,
@@ -37,16 +37,16 @@ class Board:
         """`seal` signs tasks, in a secured fleet."""
         self._config = config
         self._manifest = artifacts.manifest
-        self._outbox = outbox
+        self._publisher = publisher
         self._chunk_bytes = chunk_bytes
         self._seal = seal
         self._task: RoundTask | None = None
         for role, file in artifacts.manifest.files.items():
-            outbox.put(self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), artifacts.path(role).read_bytes)
+            publisher.put(self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), artifacts.path(role).read_bytes)
         content = (artifacts.directory / MANIFEST_NAME).read_bytes()
         self._manifest_blob = blob_of(content, chunk_bytes=chunk_bytes)
         self._signature = manifest_signature(config)
-        outbox.put(self._manifest_blob, lambda: content)
+        publisher.put(self._manifest_blob, lambda: content)
 
     @property
     def round(self) -> int:
@@ -72,11 +72,11 @@ class Board:
         """
         blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
-            self._outbox.put(self._cut(model.blob), model.frame_reader())
+            self._publisher.put(self._cut(model.blob), model.frame_reader())
         deltas = tuple(msgspec.structs.replace(delta, model=self._cut(delta.model)) for delta in model.deltas)
         for delta in deltas:
             # The frame itself: the model may have moved on when a broker that comes back is told again.
-            self._outbox.put(delta.model, partial(bytes, model.delta_frame(delta)))
+            self._publisher.put(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
             run=self._config.name,
@@ -99,7 +99,7 @@ class Board:
         )
         self._announce(task)
         artifacts = {file.sha256 for file in self._manifest.files.values()}
-        self._outbox.keep_only(blobs | artifacts)
+        self._publisher.keep_only(blobs | artifacts)
 
     def extend_round(self, cohort: tuple[str, ...], *, left_s: float) -> None:
         """Announce the open round again, with another deadline and perhaps other members."""
@@ -114,7 +114,7 @@ class Board:
 
     def clear(self) -> None:
         """Withdraw all blobs; the last task stays for devices that come later."""
-        self._outbox.keep_only(set())
+        self._publisher.keep_only(set())
 
     def _cut(self, blob: Blob) -> Blob:
         """The blob in chunks that suit the broker."""
@@ -122,4 +122,4 @@ class Board:
 
     def _announce(self, task: RoundTask) -> None:
         self._task = task
-        self._outbox.announce(self._seal(task))
+        self._publisher.announce(self._seal(task))

@@ -1,7 +1,7 @@
 """The loop of a run: messages to events, events through the rounds, commands to broker, disk and store.
 
-One thread does everything. What a device sends is either understood and handed to the state machine in rounds.py, or
-counted as a refusal; nothing that arrives can raise out of the loop.
+One thread does everything. What a device sends goes to the state machine (rounds/state_machine.py) or is counted as a
+refusal; nothing that arrives can raise out of the loop.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Literal
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet import inbox
 from sparsyedge.coordinator.fleet.alarms import Alarms
-from sparsyedge.coordinator.fleet.announcements import Board
-from sparsyedge.coordinator.fleet.offer_proofs import UNPROVEN, Proofs
-from sparsyedge.coordinator.fleet.publisher import Outbox
+from sparsyedge.coordinator.fleet.announcements import Announcements
+from sparsyedge.coordinator.fleet.offer_proofs import UNPROVEN, OfferProofs
+from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.fleet.refusals import Refusals
-from sparsyedge.coordinator.fleet.revoked_devices import BANNED, Bans
+from sparsyedge.coordinator.fleet.revoked_devices import BANNED, RevokedDevices
 from sparsyedge.coordinator.fleet.run_key import RunKey
 from sparsyedge.coordinator.fleet.task_watch import TaskWatch
 from sparsyedge.coordinator.fleet.uploads import Uploads
@@ -96,11 +96,11 @@ class Leader:
         self._observer = observer
         self._clock = clock
         self._topics = Topics(config.fleet)
-        self._outbox = Outbox(link, self._topics)
+        self._publisher = Publisher(link, self._topics)
         chunk_bytes = link.chunk_bytes if isinstance(link, Link) else CHUNK_BYTES
-        self._task_watch = TaskWatch(self._outbox) if run_key else None
+        self._task_watch = TaskWatch(self._publisher) if run_key else None
         seal = {"seal": run_key.seal} if run_key else {}
-        self._board = Board(config, artifacts, self._outbox, chunk_bytes=chunk_bytes, **seal)
+        self._announcements = Announcements(config, artifacts, self._publisher, chunk_bytes=chunk_bytes, **seal)
         self._uploads = Uploads()
         self._progress = store.progress()
         self._state = restore(
@@ -121,8 +121,8 @@ class Leader:
         self._reason = ""
         self._interrupted = interrupted
         self._check = check
-        self._bans = Bans(config)
-        self._proofs = Proofs(config)
+        self._revoked_devices = RevokedDevices(config)
+        self._proofs = OfferProofs(config)
         self._alarms = Alarms()
         self._ticked_s = self._touched_s = self._reminded_s = clock()
 
@@ -146,8 +146,8 @@ class Leader:
                 self._turn()
         except SparsyedgeError:
             # Devices must not go on with a run that nobody leads.
-            self._board.end("finished")
-            self._board.clear()
+            self._announcements.end("finished")
+            self._announcements.clear()
             raise
         self._take_leave()
         if self._outcome == "failed":
@@ -163,7 +163,7 @@ class Leader:
             self._opened_s = now_s - min(MOST_S, max(0.0, time.time() - opened.opened_at))
             command = events.OpenRound(stage.round, stage.cohort, stage.deadline_s)
             left_s = stage.deadline_s - now_s
-            self._board.open_round(command, self._model, left_s=left_s, learning_rate=opened.learning_rate)
+            self._announcements.open_round(command, self._model, left_s=left_s, learning_rate=opened.learning_rate)
             self._observer.round_resumed(
                 round_number=stage.round,
                 rounds=self._state.plan.rounds,
@@ -178,7 +178,7 @@ class Leader:
         """One message, if there is one, and what time brings."""
         message = self._link.receive(POLL_S)
         if isinstance(message, Connected):
-            self._outbox.renew()
+            self._publisher.renew()
         elif isinstance(message, Received):
             self._read(message)
         if self._interrupted.is_set():
@@ -213,7 +213,7 @@ class Leader:
 
     def _shut_out(self, now_s: float) -> None:
         """Count devices that were revoked as gone: the broker lets them say nothing any more, not even that."""
-        for device in self._bans.refresh(now_s):
+        for device in self._revoked_devices.refresh(now_s):
             if device in self._state.online:
                 gone = DeviceStatus(state="offline", boot_id=self._state.online[device])
                 self._note_status(inbox.StatusChanged(device, gone))
@@ -224,11 +224,11 @@ class Leader:
 
     def _take_leave(self) -> None:
         """Tell the devices that the run is over, hear what their last round cost, and clear the broker."""
-        self._board.end("finished")
+        self._announcements.end("finished")
         until_s = self._clock() + LAST_REPORTS_S
         while self._awaited - self._reported and not self._interrupted.is_set() and self._clock() < until_s:
             self._turn()
-        self._board.clear()
+        self._announcements.clear()
         self._refusals.flush()
 
     # ---- messages in -------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Leader:
                 self._task_watch.note(received.payload, retained=received.retained)
             return
         message = inbox.read(self._topics, received)
-        if message is not None and message.device in self._bans:
+        if message is not None and message.device in self._revoked_devices:
             self._count_refusal(message.device, RefusalKind.REVOKED, BANNED)
             return
         match message:
@@ -264,7 +264,7 @@ class Leader:
             case inbox.Reported(device, report):
                 self._note_report(device, report)
             case inbox.Kept(device, topic):
-                self._outbox.forget(topic)
+                self._publisher.forget(topic)
                 self._count_refusal(device, RefusalKind.KEPT, "had the broker keep a message that only passes through")
             case inbox.Garbage(device, reason):
                 self._count_refusal(device, RefusalKind.UNREADABLE, reason)
@@ -286,7 +286,7 @@ class Leader:
         if not received.retained or not received.payload:
             return
         try:
-            self._outbox.take_over(decode(received.payload, Catalogue))
+            self._publisher.take_over(decode(received.payload, Catalogue))
         except FrameError as error:
             log.warning("what an earlier coordinator has left on the broker is unknown: %s", error)
 
@@ -340,7 +340,7 @@ class Leader:
         if report.run != self._config.name or not self._store.add_report(device, report):
             reason = f"report on round {report.round} of run {report.run}: no update was accepted"
             self._count_refusal(device, RefusalKind.REPORT, reason)
-        elif report.round == self._board.round:
+        elif report.round == self._announcements.round:
             self._reported.add(device)
 
     def _note_waiting(self) -> None:
@@ -417,7 +417,7 @@ class Leader:
         self._opened_s = self._reminded_s = now_s
         self._awaited.clear()
         self._reported.clear()
-        rate = self._board.learning_rate(command.round)
+        rate = self._announcements.learning_rate(command.round)
         self._store.open_round(
             command.round,
             base=self._model.id,
@@ -425,25 +425,25 @@ class Leader:
             learning_rate=rate,
             cohort=command.cohort,
         )
-        self._board.open_round(command, self._model, left_s=command.deadline_s - now_s)
+        self._announcements.open_round(command, self._model, left_s=command.deadline_s - now_s)
         self._observer.round_opened(
             round_number=command.round, rounds=self._config.rounds, cohort=command.cohort, learning_rate=rate
         )
 
     def _extend_round(self, command: events.ExtendRound) -> None:
         self._store.extend_round(command.round, cohort=command.cohort, extensions=command.extension)
-        self._board.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
+        self._announcements.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
         self._observer.round_extended(round_number=command.round, cohort=command.cohort, extension=command.extension)
 
     def _replace_member(self, command: events.ReplaceMember) -> None:
         self._store.replace_member(command.round, cohort=command.cohort)
-        self._board.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
+        self._announcements.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
         self._observer.member_replaced(round_number=command.round, device=command.device, substitute=command.substitute)
 
     def _grant(self, device: str, offer: Offer) -> None:
         upload = self._uploads.begin(device, offer)
         missing = upload.assembly.missing()[:MAX_RANGES]
-        self._outbox.reply(device, Grant(run=offer.run, round=offer.round, update=upload.update, missing=missing))
+        self._publisher.reply(device, Grant(run=offer.run, round=offer.round, update=upload.update, missing=missing))
 
     def _verify(self, command: events.VerifyUpdate) -> events.Event | None:
         upload = self._uploads.get(command.device, command.update)
@@ -461,7 +461,7 @@ class Leader:
             self._model.accept(command.device, upload.offer, upload.assembly.content())
             self._note_accepted(command, upload.offer.update.bytes)
         reply = Accepted(run=self._config.name, round=command.round, update=command.update)
-        self._outbox.reply(command.device, reply)
+        self._publisher.reply(command.device, reply)
 
     def _note_accepted(self, command: events.Accept, update_bytes: int) -> None:
         self._observer.update_accepted(
@@ -469,12 +469,14 @@ class Leader:
             device=command.device,
             update_bytes=update_bytes,
             accepted=len(self._store.samples(command.round)),
-            cohort=len(self._board.cohort),
+            cohort=len(self._announcements.cohort),
         )
 
     def _ask_to_wait(self, command: events.AskToWait, offer: Offer) -> None:
         reason = one_line(command.reason)
-        self._outbox.reply(command.device, Wait(run=offer.run, round=offer.round, update=command.update, reason=reason))
+        self._publisher.reply(
+            command.device, Wait(run=offer.run, round=offer.round, update=command.update, reason=reason)
+        )
 
     def _quarantine(self, command: events.Quarantine) -> None:
         self._store.note_quarantine(command.device, until_round=command.until_round, reason=command.reason)
@@ -483,11 +485,11 @@ class Leader:
     def _refuse(self, command: events.Refuse) -> None:
         reason = one_line(command.reason)
         reply = Refused(run=command.run, round=command.round, update=command.update, reason=reason)
-        self._outbox.reply(command.device, reply)
+        self._publisher.reply(command.device, reply)
         self._count_refusal(command.device, command.kind, command.reason, round_number=command.round)
 
     def _close_round(self, command: events.CloseRound) -> events.Event:
-        self._board.end("closed")
+        self._announcements.end("closed")
         self._awaited = set(command.accepted)
         for device, reason in self._uploads.unfinished().items():
             self._count_refusal(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
@@ -500,7 +502,7 @@ class Leader:
 
     def _count_refusal(self, device: str, kind: RefusalKind, reason: str, *, round_number: int | None = None) -> None:
         """Count against the round that the device named, if that has been open; else against the present one."""
-        present = self._board.round
+        present = self._announcements.round
         counted = round_number if round_number is not None and round_number <= present else present
         self._refusals.count(device, kind, reason, round_number=counted)
 

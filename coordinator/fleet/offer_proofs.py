@@ -19,7 +19,7 @@ from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.protocol.messages import Offer, encode
 from sparsyedge.edge.security.signature import update_statement
 
-__all__ = ["UNPROVEN", "Proofs"]
+__all__ = ["UNPROVEN", "OfferProofs"]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ REFRESH_S = 5.0
 MAX_KNOWN = 4096
 
 
-class Proofs:
+class OfferProofs:
     """Checks offers; every one passes in a fleet without an authority.
 
     A device repeats an offer until it is answered, so a verdict is kept and costs a hash the next time.

@@ -12,7 +12,7 @@ from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.chunks import chunk_of
 from sparsyedge.edge.protocol.messages import Blob, Catalogue, Reply, RoundTask, Topics, encode
 
-__all__ = ["Outbox"]
+__all__ = ["Publisher"]
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ REMEMBERED_TASKS = 64
 """What was announced comes back to who watches the topic, perhaps after some more announcements."""
 
 
-class Outbox:
+class Publisher:
     """Publishes while the broker is there and remembers what must be retained.
 
     Starts silent: `renew`, which the owner calls on every connect, publishes all that was put so far. When the broker

@@ -9,7 +9,7 @@ from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.broker_access import open_authority
 from sparsyedge.edge.errors import SparsyedgeError
 
-__all__ = ["BANNED", "Bans"]
+__all__ = ["BANNED", "RevokedDevices"]
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ LEDGER_TIMEOUT_S = 1.0
 """How long the loop of a run may wait for the ledger."""
 
 
-class Bans:
+class RevokedDevices:
     """Nobody, in a fleet without an authority. The broker refuses the banned, we what it had taken from them before."""
 
     def __init__(self, config: RunConfig) -> None:

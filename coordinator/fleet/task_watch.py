@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from sparsyedge.coordinator.fleet.publisher import Outbox
+from sparsyedge.coordinator.fleet.publisher import Publisher
 
 __all__ = ["TaskWatch"]
 
@@ -16,15 +16,15 @@ LOG_AGAIN_S = 60.0
 class TaskWatch:
     """Is told what arrives on the task's topic, and puts our own task back where somebody else has written one."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
         self._is_ours = True
         self._foreign = 0
         self._silent_until_s = 0.0
 
     def note(self, payload: bytes, *, retained: bool) -> None:
         """Look at a task; what the broker kept from before we came is replaced with our first word anyway."""
-        if not retained and not self._outbox.has_announced(payload):
+        if not retained and not self._publisher.has_announced(payload):
             self._is_ours = False
             self._foreign += 1
 
@@ -33,7 +33,7 @@ class TaskWatch:
         if self._is_ours:
             return
         self._is_ours = True
-        self._outbox.repeat_task()
+        self._publisher.repeat_task()
         if now_s >= self._silent_until_s:
             self._silent_until_s = now_s + LOG_AGAIN_S
             log.warning(

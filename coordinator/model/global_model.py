@@ -12,12 +12,12 @@ from functools import partial
 
 from sparsyedge.coordinator.aggregation.influence import Influence, Share
 from sparsyedge.coordinator.aggregation.method_rules import combine
-from sparsyedge.coordinator.aggregation.rules import Cohort, make_rule
+from sparsyedge.coordinator.aggregation.rules import RoundContext, make_rule
 from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizer
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.evaluate import global_sparsity
-from sparsyedge.coordinator.model.mask_files import Masks
-from sparsyedge.coordinator.model.model_files import Version, Versions
+from sparsyedge.coordinator.model.mask_files import MaskFiles
+from sparsyedge.coordinator.model.model_files import ModelFiles, Version
 from sparsyedge.coordinator.model.update_checks import verify_update
 from sparsyedge.coordinator.model.update_files import UpdateFiles
 from sparsyedge.coordinator.record.metrics import LEVEL_PREFIX, RoundMetrics, of_evaluation, of_shares, pack_mask
@@ -75,7 +75,7 @@ class GlobalModel:
         self._store = store
         self._evaluate = evaluate
         self._initial = initial
-        self._masks = Masks(config.run_path, rounds=config.rounds)
+        self._mask_files = MaskFiles(config.run_path, rounds=config.rounds)
         self._updates = UpdateFiles(config.run_path)
         bounded = config.bounded_aggregation
         self._rule = None if bounded is None else make_rule(bounded, self._manifest.method)
@@ -83,7 +83,7 @@ class GlobalModel:
         if bounded is not None and self._rule is not None:
             factor = bounded.clip or self._rule.clip
             self._influence = Influence(bounded, self._manifest, factor=factor, told=store.adjusted_devices())
-        self._versions = Versions(config.run_path)
+        self._model_files = ModelFiles(config.run_path)
         self._optimizer = ServerOptimizer(config.server_optimizer, artifacts.manifest)
         identity = model_id(initial)
         if config.initial is None and identity != self._manifest.initial_model:
@@ -96,8 +96,8 @@ class GlobalModel:
         self._updates.drop(round_number - 1)
         if round_number == 1:
             frame = self._encode(initial, round_number=1, base_id=identity)
-            self._versions.save(Version(round=1, model_id=identity, frame=frame))
-        self._present(self._versions.load(round_number))
+            self._model_files.save(Version(round=1, model_id=identity, frame=frame))
+        self._present(self._model_files.load(round_number))
 
     @property
     def is_initial(self) -> bool:
@@ -118,7 +118,7 @@ class GlobalModel:
         return partial(self._read_frame, self._round)
 
     def _read_frame(self, round_number: int) -> bytes:
-        return self._versions.load(round_number).frame
+        return self._model_files.load(round_number).frame
 
     def delta_frame(self, delta: Delta) -> bytes:
         """The frame of one of the present deltas."""
@@ -172,8 +172,8 @@ class GlobalModel:
             metrics=metrics.finish(self._state) | of_shares(shares) | of_evaluation(evaluation) | levels,
             shares=shares,
         )
-        if self._masks.wants(round_number):
-            self._masks.save(round_number, pack_mask(self._state, self._manifest.prunable))
+        if self._mask_files.wants(round_number):
+            self._mask_files.save(round_number, pack_mask(self._state, self._manifest.prunable))
         self._store.close_round(closed)
         self._updates.drop(round_number)
 
@@ -205,10 +205,10 @@ class GlobalModel:
         )
         if self._influence is None or self._rule is None:
             return finish(updates), shares
-        cohort = Cohort(self._manifest, self._state, len(devices), self._config.run_path / "updates")
+        context = RoundContext(self._manifest, self._state, len(devices), self._config.run_path / "updates")
         bounded = self._influence.bound(updates, shares.values(), base=self._state)
-        state = finish(bounded, rule=partial(self._rule.combine, cohort=cohort))
-        return state, self._influence.leave_out(shares, [devices[place] for place in cohort.left_out])
+        state = finish(bounded, rule=partial(self._rule.combine, context=context))
+        return state, self._influence.leave_out(shares, [devices[place] for place in context.left_out])
 
     def _evaluate_levels(self) -> dict[str, float]:
         """How good the model is as groups with targets of their own begin with it, and may use it."""
@@ -258,7 +258,7 @@ class GlobalModel:
         # The frame holds it all; what is decoded of it below must not lie in memory beside this.
         del coded
         mean.clear()
-        self._versions.save(version)
+        self._model_files.save(version)
         self._present(version)
 
     def _present(self, version: Version) -> None:
@@ -276,7 +276,7 @@ class GlobalModel:
 
     def _differences(self, version: Version) -> Iterator[tuple[str, bytes]]:
         """The version as a difference to each of those before it, by their ids, the latest first."""
-        for before in self._versions.before(version.round, since=self._first_sent):
+        for before in self._model_files.before(version.round, since=self._first_sent):
             if before.model_id == version.model_id:
                 continue
             if before.round == version.round - 1:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.model.model_files import Versions
+from sparsyedge.coordinator.model.model_files import ModelFiles
 from sparsyedge.coordinator.model.weight_files import WEIGHT_FILES, open_weights
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import ConfigError, RunError, SparsyedgeError
@@ -110,7 +110,7 @@ def _read_run(run_dir: Path, artifacts: Artifacts) -> tuple[State, str, Manifest
     if progress.closed_round == 0:
         raise ConfigError(f"run {run.name} has closed no round yet, so it has no model; let it close one")
     manifest = _manifest_of(run_dir, artifacts_id, artifacts)
-    state = decode_frame(Versions(run_dir).load(progress.closed_round + 1).frame, manifest.shapes).state
+    state = decode_frame(ModelFiles(run_dir).load(progress.closed_round + 1).frame, manifest.shapes).state
     if model_id(state) != progress.model_id:
         raise RunError(f"its model is not the one that round {progress.closed_round} ended in; it was altered")
     return state, f"run {run.name} in {run_dir}, round {progress.closed_round}", manifest

@@ -8,13 +8,13 @@ import zstandard
 
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["Masks"]
+__all__ = ["MaskFiles"]
 
 KEPT_MASKS = 100
 """About so many of a run are kept: a heat map shows no more, and a long run must not fill the disk."""
 
 
-class Masks:
+class MaskFiles:
     """The folder `masks/` of a run."""
 
     def __init__(self, run_dir: Path, *, rounds: int) -> None:

@@ -16,10 +16,10 @@ import msgspec
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["KEPT_BASES", "Version", "Versions"]
+__all__ = ["KEPT_BASES", "ModelFiles", "Version"]
 
 KEPT_BASES = 3
-"""Versions before the present one: a device that holds one of them gets a difference to it."""
+"""ModelFiles before the present one: a device that holds one of them gets a difference to it."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """What the server optimizer remembers, packed."""
 
 
-class Versions:
+class ModelFiles:
     """The folder `models/` of a run."""
 
     def __init__(self, run_dir: Path) -> None:

@@ -30,7 +30,7 @@ from sparsyedge.edge.device.courier import Courier, Member, last_word, offline_s
 from sparsyedge.edge.device.energy import EnergyMeter, measure_idle, open_meter
 from sparsyedge.edge.device.limits import Limits, read_vitals
 from sparsyedge.edge.device.notify import Supervisor
-from sparsyedge.edge.device.pending_update import Outbox
+from sparsyedge.edge.device.outbox import Outbox
 from sparsyedge.edge.errors import ConfigError, LinkError, SparsyedgeError
 from sparsyedge.edge.protocol.broker_refusal import retry_delay_s
 from sparsyedge.edge.protocol.messages import Offer, Topics
@@ -39,8 +39,8 @@ from sparsyedge.edge.security.identity import Identity
 from sparsyedge.edge.security.signature import update_statement
 from sparsyedge.edge.security.trust import Trust
 from sparsyedge.edge.storage import private_files, remove_leftovers, write_atomically
-from sparsyedge.edge.training.open_session import Workbench
 from sparsyedge.edge.training.session import Runtime
+from sparsyedge.edge.training.session_holder import SessionHolder
 
 __all__ = ["SUBCOMMANDS", "load_data", "main", "make_parser"]
 
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     logs.set_level(options.log_level)
     logs.name_lines(config.id)
     try:
-        workbench = Workbench(threads=config.threads, runtime=options.runtime)
+        holder = SessionHolder(threads=config.threads, runtime=options.runtime)
         dataset = load_data(config.data)
         meter = open_meter(config.meter)
         with private_files():
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
         log.info("%s", line)
     try:
         with private_files():
-            _run(config, dataset, workbench, meter=meter, until_finished=options.until_finished)
+            _run(config, dataset, holder, meter=meter, until_finished=options.until_finished)
     finally:
         meter.stop()
     return 0
@@ -159,7 +159,7 @@ def _link(config: DeviceConfig, member: Member, identity: Identity | None) -> Li
 
 
 def _run(
-    config: DeviceConfig, dataset: Dataset, workbench: Workbench, *, meter: EnergyMeter, until_finished: bool
+    config: DeviceConfig, dataset: Dataset, holder: SessionHolder, *, meter: EnergyMeter, until_finished: bool
 ) -> None:
     member = _member(config, samples=len(dataset.train))
     identity = _open_identity(config)
@@ -177,7 +177,7 @@ def _run(
         cache=Cache(work_dir),
         outbox=Outbox(work_dir / "outbox"),
         job_path=work_dir / "job.checkpoint",
-        workbench=workbench,
+        holder=holder,
         limits=Limits(config.limits, vitals=lambda: read_vitals(work_dir)),
         supervisor=supervisor,
         until_finished=until_finished,

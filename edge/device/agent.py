@@ -26,8 +26,8 @@ from sparsyedge.edge.device.fitness import RETRY_FAILED_S, Fitness, Unfit
 from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
 from sparsyedge.edge.device.limits import Limits
 from sparsyedge.edge.device.notify import Supervisor
-from sparsyedge.edge.device.pending_update import Outbox, Pending, task_key
-from sparsyedge.edge.device.task_inputs import Supplies
+from sparsyedge.edge.device.outbox import Outbox, Pending, task_key
+from sparsyedge.edge.device.task_inputs import TaskInputs
 from sparsyedge.edge.errors import (
     ArtifactError,
     ConfigError,
@@ -42,8 +42,8 @@ from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.tensors import State, Tensors, count_regrown, first_nonfinite
 from sparsyedge.edge.training.local_update import finish_update, needs_start, start_state, step_rule
-from sparsyedge.edge.training.open_session import Workbench
 from sparsyedge.edge.training.session import Session
+from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.trainer import JobCancelled, LocalJob, Trained, train
 from sparsyedge.edge.wire.error_feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.wire.frame import LOSSLESS
@@ -106,7 +106,7 @@ class Agent:
         idle_w: float | None = None,
         cache: Cache,
         outbox: Outbox,
-        workbench: Workbench,
+        holder: SessionHolder,
         job_path: Path | None = None,
         limits: Limits | None = None,
         supervisor: Supervisor | None = None,
@@ -127,10 +127,10 @@ class Agent:
         """The samples with the labels of the artifacts, and the hash of their manifest."""
         self._meter = meter
         self._idle_w = idle_w
-        self._supplies = Supplies(courier, cache, signing_key=signing_key)
+        self._inputs = TaskInputs(courier, cache, signing_key=signing_key)
         self._outbox = outbox
         self._sign = sign
-        self._workbench = workbench
+        self._holder = holder
         self._job_path = job_path
         self._limits = limits
         self._supervisor = supervisor or Supervisor({})
@@ -278,33 +278,33 @@ class Agent:
     def _prepare(self, task: RoundTask) -> tuple[Session, Manifest]:
         """A session that holds the task's model, fetched as far as the device does not have it."""
         wanted = partial(self._is_open, task)
-        artifacts = self._workbench.artifacts(task.manifest.sha256)
+        artifacts = self._holder.artifacts(task.manifest.sha256)
         if artifacts is None:
-            artifacts = self._supplies.artifacts(task, roles=self._workbench.roles, wanted=wanted)
-            self._workbench.put(artifacts, task.manifest.sha256)
+            artifacts = self._inputs.artifacts(task, roles=self._holder.roles, wanted=wanted)
+            self._holder.put(artifacts, task.manifest.sha256)
         manifest = artifacts.manifest
-        self._supplies.check_bounds(task, manifest)
+        self._inputs.check_bounds(task, manifest)
         if self._fitted_to != task.manifest.sha256:
             self._fitted = fit_to_model(self._samples, self._class_names, manifest, owner="this device's data")
             self._fitted_to = task.manifest.sha256
         if task.model_id == manifest.initial_model:
-            return self._workbench.session(None, round_number=task.round), manifest
-        model = self._supplies.model(task, manifest, wanted=wanted)
+            return self._holder.session(None, round_number=task.round), manifest
+        model = self._inputs.model(task, manifest, wanted=wanted)
         if task.round > 1:  # round 1 trains what it is given, the checkpoint's model or another
             sparsity = manifest.method.sparsity_of(self._device, task.round)
             model = start_state(manifest.method, model, prunable=manifest.prunable, sparsity=sparsity)
-        return self._workbench.session(model, round_number=task.round), manifest
+        return self._holder.session(model, round_number=task.round), manifest
 
     def _count_regrown(self, trained: State, task: RoundTask, manifest: Manifest) -> int | None:
         """How many pruned weights training brought back; None for the checkpoint's model, which is dense."""
-        before = self._supplies.held_model(task, manifest)
+        before = self._inputs.held_model(task, manifest)
         return None if before is None else count_regrown(before, trained, manifest.prunable)
 
     # ---- train, prune, encode ----------------------------------------------------------------------------------------
 
     def _make_update(self, task: RoundTask) -> None:
         """The first four phases; leaves the update in the outbox."""
-        with self._workbench.lock:
+        with self._holder.lock:
             self._work_on(task)
 
     def _work_on(self, task: RoundTask) -> None:
@@ -388,7 +388,7 @@ class Agent:
             run=task.run,
             round_number=task.round,
             base_id=task.model_id,
-            base=self._supplies.held_model(task, manifest),
+            base=self._inputs.held_model(task, manifest),
             # Such an update says that most entries did not change at all: rounding them would be a change.
             codec=LOSSLESS if manifest.method.uplink == "delta" else task.codec,
             prunable=manifest.prunable,

@@ -30,7 +30,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a job is, and what that has cost."""
 
     key: str
-    """The task's; see edge/device/pending_update.py."""
+    """The task's; see edge/device/outbox.py."""
     epochs: int
     steps: int
     loss: float

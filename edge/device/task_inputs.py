@@ -18,7 +18,7 @@ from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.wire.envelope import max_frame_bytes
 from sparsyedge.edge.wire.frame import decode_frame, frame_of
 
-__all__ = ["Supplies"]
+__all__ = ["TaskInputs"]
 
 MAX_MANIFEST_BYTES = 16 << 20
 """Nothing is known of the artifacts before the manifest is there, and this is a hundred times what one takes."""
@@ -27,7 +27,7 @@ Wanted = Callable[[], bool]
 """Asked again and again during a fetch; once it says no, Abandoned is raised."""
 
 
-class Supplies:
+class TaskInputs:
     """Fetches what the cache lacks and keeps it there; nothing is used whose hash is not the one that was promised."""
 
     def __init__(self, courier: Courier, cache: Cache, *, signing_key: str | None) -> None:

@@ -5,7 +5,7 @@
     residual = unpack_residual(coded.residual, ...)     # for the next one
 
 Devices do it with their updates, the coordinator with its models. The residual belongs to the frame: both are kept, or
-neither (edge/device/pending_update.py, coordinator/model/model_files.py). It exists only where an entry is kept. It
+neither (edge/device/outbox.py, coordinator/model/model_files.py). It exists only where an entry is kept. It
 stays packed, because devices and coordinators are short of memory.
 """
 

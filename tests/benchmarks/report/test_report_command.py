@@ -18,7 +18,7 @@ from sparsyedge.benchmarks.report.figures import FIGURES
 from sparsyedge.benchmarks.report.plot import Plot
 from sparsyedge.benchmarks.report.run_data import ReportedRun, read_runs
 from sparsyedge.benchmarks.report.style import figure_style, run_looks
-from sparsyedge.coordinator.model.mask_files import Masks
+from sparsyedge.coordinator.model.mask_files import MaskFiles
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import AcceptedUpdate, ClosedRound, Store
 from sparsyedge.edge.device.energy import PhaseCost
@@ -49,7 +49,7 @@ def make_run(
             metrics=METRICS,
         )
         store.close_round(closed)
-        Masks(directory, rounds=rounds).save(number, bytes([0b1111 >> number, 0b1010]))
+        MaskFiles(directory, rounds=rounds).save(number, bytes([0b1111 >> number, 0b1010]))
     store.close()
     return directory
 

@@ -6,7 +6,7 @@ import pytest
 
 from sparsyedge.benchmarks import bench_command as bench
 from sparsyedge.benchmarks.wire.model_pairs import pair_from_run, synthetic_pair
-from sparsyedge.coordinator.model.model_files import Version, Versions
+from sparsyedge.coordinator.model.model_files import ModelFiles, Version
 from sparsyedge.edge import cli
 from sparsyedge.edge.tensors import State, count_nonzero, model_id
 from sparsyedge.edge.wire.frame import encode_frame
@@ -39,7 +39,7 @@ def pair_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    versions = Versions(tmp_path / "run")
+    versions = ModelFiles(tmp_path / "run")
     base, state = trained_pair()
     older = {name: tensor + 1 for name, tensor in base.items()}
     for number, model in enumerate((older, base, state), 1):

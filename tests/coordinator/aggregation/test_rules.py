@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation import kept_entries
 from sparsyedge.coordinator.aggregation.mean import average
-from sparsyedge.coordinator.aggregation.rules import RULES, Cohort, make_rule
+from sparsyedge.coordinator.aggregation.rules import RULES, RoundContext, make_rule
 from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.edge.config import read_section
 from sparsyedge.edge.errors import ConfigError
@@ -32,8 +32,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def cohort(kind: str, manifest: Manifest, initial: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cohort:
-    """A cohort of one of the methods; a tensor is looked at in several stretches."""
+def context(
+    kind: str, manifest: Manifest, initial: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> RoundContext:
+    """A cohort of one of the methods; a tensor is looked at in several blocks."""
     monkeypatch.setattr(kept_entries, "SHORTEST", 64)
     monkeypatch.setattr(kept_entries, "STRETCH_ENTRIES", 64 * DEVICES)
     methods = {
@@ -43,10 +45,10 @@ def cohort(kind: str, manifest: Manifest, initial: State, tmp_path: Path, monkey
         "dense": make_method("dense"),
     }
     changed = msgspec.structs.replace(manifest, method=methods[kind])
-    return Cohort(changed, initial, DEVICES, tmp_path / "scratch")
+    return RoundContext(changed, initial, DEVICES, tmp_path / "scratch")
 
 
-def updates_of(cohort: Cohort) -> list[tuple[int, State]]:
+def updates_of(context: RoundContext) -> list[tuple[int, State]]:
     """Honest ones: the base moved a little, pruned as the method does."""
     updates = []
     for device in range(DEVICES):
@@ -54,21 +56,21 @@ def updates_of(cohort: Cohort) -> list[tuple[int, State]]:
         state = {
             name: (np.abs(tensor) if name == "bn.running_var" else tensor)
             + 0.3 * generator.random(tensor.shape, dtype=np.float32)
-            for name, tensor in cohort.base.items()
+            for name, tensor in context.base.items()
         }
-        method = cohort.manifest.method
+        method = context.manifest.method
         if method.uplink == "weights":
-            state = prune_global(state, cohort.manifest.prunable, 0.5)
+            state = prune_global(state, context.manifest.prunable, 0.5)
         elif method.uplink == "delta":
             kept = generator.random(state["fc.weight"].shape) < 0.5
-            state["fc.weight"] = np.where(kept, state["fc.weight"], cohort.base["fc.weight"])
+            state["fc.weight"] = np.where(kept, state["fc.weight"], context.base["fc.weight"])
         updates.append((1 + device % 3, state))
     return updates
 
 
-def run(cohort: Cohort, updates: list[tuple[int, State]], rule: str, **options: Any) -> State:
+def run(context: RoundContext, updates: list[tuple[int, State]], rule: str, **options: Any) -> State:
     config = read_section({"rule": rule, **options}, AggregationConfig)
-    return make_rule(config, cohort.manifest.method).combine(iter(updates), cohort)
+    return make_rule(config, context.manifest.method).combine(iter(updates), context)
 
 
 def stacked(updates: list[tuple[int, State]], name: str) -> tuple[Dense, Dense]:
@@ -77,17 +79,17 @@ def stacked(updates: list[tuple[int, State]], name: str) -> tuple[Dense, Dense]:
     return values, np.array([weight for weight, _ in updates], dtype=np.float64)
 
 
-def test_the_mean_is_the_plain_one_to_the_bit(cohort: Cohort, kind: str) -> None:
-    updates = updates_of(cohort)
-    expected = cohort.mean(updates)
-    assert model_id(run(cohort, updates, "mean")) == model_id(expected)
+def test_the_mean_is_the_plain_one_to_the_bit(context: RoundContext, kind: str) -> None:
+    updates = updates_of(context)
+    expected = context.mean(updates)
+    assert model_id(run(context, updates, "mean")) == model_id(expected)
     if kind == "sparsyfed":
         assert model_id(expected) == model_id(average(updates))
 
 
-def test_trimmed_is_the_mean_of_what_is_left_of_each_entry(cohort: Cohort, kind: str) -> None:
-    updates = updates_of(cohort)
-    found = run(cohort, updates, "trimmed", trim=0.3)
+def test_trimmed_is_the_mean_of_what_is_left_of_each_entry(context: RoundContext, kind: str) -> None:
+    updates = updates_of(context)
+    found = run(context, updates, "trimmed", trim=0.3)
     for name in found:
         values, weights = stacked(updates, name)
         expected = np.zeros(values.shape[1])
@@ -100,13 +102,15 @@ def test_trimmed_is_the_mean_of_what_is_left_of_each_entry(cohort: Cohort, kind:
         np.testing.assert_allclose(found[name].reshape(-1), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_the_median_is_that_of_the_devices_that_keep_an_entry_if_they_are_most(cohort: Cohort, kind: str) -> None:
-    updates = updates_of(cohort)
+def test_the_median_is_that_of_the_devices_that_keep_an_entry_if_they_are_most(
+    context: RoundContext, kind: str
+) -> None:
+    updates = updates_of(context)
     if kind == "delta":
         with pytest.raises(ConfigError, match=r"makes no sense .*allowed are mean, clipped, trimmed, krum, aligned"):
-            run(cohort, updates, "median")
+            run(context, updates, "median")
         return
-    found = run(cohort, updates, "median")
+    found = run(context, updates, "median")
     for name in found:
         values, _ = stacked(updates, name)
         expected = np.zeros(values.shape[1])
@@ -119,108 +123,108 @@ def test_the_median_is_that_of_the_devices_that_keep_an_entry_if_they_are_most(c
         np.testing.assert_allclose(found[name].reshape(-1), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_krum_is_the_mean_of_the_updates_nearest_to_each_other(cohort: Cohort) -> None:
-    updates = updates_of(cohort)
+def test_krum_is_the_mean_of_the_updates_nearest_to_each_other(context: RoundContext) -> None:
+    updates = updates_of(context)
     far = {name: tensor + np.float32(3.0) * (tensor != 0) for name, tensor in updates[2][1].items()}
     updates[2] = (2, far)
-    found = run(cohort, updates, "krum", byzantine=1)
-    expected = cohort.mean([update for device, update in enumerate(updates) if device != 2])
+    found = run(context, updates, "krum", byzantine=1)
+    expected = context.mean([update for device, update in enumerate(updates) if device != 2])
     assert model_id(found) == model_id(expected)
 
 
-def changes(cohort: Cohort, updates: list[tuple[int, State]], name: str) -> Dense:
+def changes(context: RoundContext, updates: list[tuple[int, State]], name: str) -> Dense:
     """What each device changes; nothing where it pruned."""
     values, _ = stacked(updates, name)
-    moved = values - cohort.base[name].reshape(-1)
-    pruned = (values == 0) & (name == "fc.weight") & (cohort.manifest.method.uplink == "weights")
+    moved = values - context.base[name].reshape(-1)
+    pruned = (values == 0) & (name == "fc.weight") & (context.manifest.method.uplink == "weights")
     return np.where(pruned, 0.0, moved)
 
 
-def test_krum_chooses_by_the_sums_of_distances(cohort: Cohort) -> None:
-    updates = updates_of(cohort)
-    trained = [parameter.name for parameter in cohort.manifest.parameters if parameter.trainable]
-    flat = np.concatenate([changes(cohort, updates, name) for name in trained], axis=1)
+def test_krum_chooses_by_the_sums_of_distances(context: RoundContext) -> None:
+    updates = updates_of(context)
+    trained = [parameter.name for parameter in context.manifest.parameters if parameter.trainable]
+    flat = np.concatenate([changes(context, updates, name) for name in trained], axis=1)
     distances = np.square(flat[:, np.newaxis] - flat[np.newaxis]).sum(axis=2)
     scores = np.sort(distances, axis=1)[:, 1 : DEVICES - 2 - 1].sum(axis=1)
     chosen = sorted(np.argsort(scores)[: DEVICES - 2])
-    expected = cohort.mean([updates[device] for device in chosen])
-    assert model_id(run(cohort, updates, "krum", byzantine=2)) == model_id(expected)
+    expected = context.mean([updates[device] for device in chosen])
+    assert model_id(run(context, updates, "krum", byzantine=2)) == model_id(expected)
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "krum"])
 def test_no_value_of_one_hostile_device_moves_the_model_beyond_the_honest_ones(
-    cohort: Cohort, kind: str, rule: str
+    context: RoundContext, kind: str, rule: str
 ) -> None:
     if (rule, kind) == ("median", "delta"):
         return
-    updates = updates_of(cohort)
+    updates = updates_of(context)
     hostile = {name: np.full_like(tensor, 1e30) for name, tensor in updates[0][1].items()}
-    found = run(cohort, [(2, hostile), *updates[1:]], rule)
+    found = run(context, [(2, hostile), *updates[1:]], rule)
     for name in found:
         values, _ = stacked(updates[1:], name)
         assert (found[name].reshape(-1) <= np.maximum(values.max(axis=0), 0) + 1e-6).all(), name
 
 
-def common_changes(cohort: Cohort, *, devices: int, turned: int) -> list[tuple[int, State]]:
+def common_changes(context: RoundContext, *, devices: int, turned: int) -> list[tuple[int, State]]:
     """Updates that share part of their way; the last ones turn theirs round."""
     shared = np.random.default_rng(0)
-    way = {name: shared.standard_normal(tensor.shape) for name, tensor in cohort.base.items()}
+    way = {name: shared.standard_normal(tensor.shape) for name, tensor in context.base.items()}
     updates = []
     for device in range(devices):
         generator = np.random.default_rng(100 + device)
         sign = -1 if device >= devices - turned else 1
         state = {
             name: (tensor + sign * 0.01 * (way[name] + generator.standard_normal(tensor.shape))).astype(np.float32)
-            for name, tensor in cohort.base.items()
+            for name, tensor in context.base.items()
         }
-        if cohort.manifest.method.uplink == "weights":
-            state = prune_global(state, cohort.manifest.prunable, 0.5)
+        if context.manifest.method.uplink == "weights":
+            state = prune_global(state, context.manifest.prunable, 0.5)
         updates.append((1, state))
     return updates
 
 
-def test_aligned_leaves_out_who_goes_against_the_others(cohort: Cohort) -> None:
-    updates = common_changes(cohort, devices=DEVICES, turned=2)
-    assert model_id(run(cohort, updates, "aligned")) == model_id(cohort.mean(updates[:-2]))
+def test_aligned_leaves_out_who_goes_against_the_others(context: RoundContext) -> None:
+    updates = common_changes(context, devices=DEVICES, turned=2)
+    assert model_id(run(context, updates, "aligned")) == model_id(context.mean(updates[:-2]))
 
 
-def test_aligned_leaves_out_nobody_where_all_are_honest(cohort: Cohort) -> None:
-    updates = common_changes(cohort, devices=DEVICES, turned=0)
-    assert model_id(run(cohort, updates, "aligned")) == model_id(cohort.mean(updates))
+def test_aligned_leaves_out_nobody_where_all_are_honest(context: RoundContext) -> None:
+    updates = common_changes(context, devices=DEVICES, turned=0)
+    assert model_id(run(context, updates, "aligned")) == model_id(context.mean(updates))
 
 
-def test_of_three_devices_aligned_leaves_out_nobody(cohort: Cohort) -> None:
-    updates = common_changes(cohort, devices=3, turned=1)
-    assert model_id(run(cohort, updates, "aligned")) == model_id(cohort.mean(updates))
+def test_of_three_devices_aligned_leaves_out_nobody(context: RoundContext) -> None:
+    updates = common_changes(context, devices=3, turned=1)
+    assert model_id(run(context, updates, "aligned")) == model_id(context.mean(updates))
 
 
 def test_an_entry_that_only_trimmed_devices_keep_is_pruned(manifest: Manifest, initial: State, tmp_path: Path) -> None:
     empty = {**initial, "fc.weight": np.zeros_like(initial["fc.weight"])}
     planted = {**initial, "fc.weight": np.ones_like(initial["fc.weight"])}
-    cohort = Cohort(manifest, initial, 5, tmp_path)
-    found = run(cohort, [(1, empty), (1, planted), *[(1, empty)] * 3], "trimmed")
+    context = RoundContext(manifest, initial, 5, tmp_path)
+    found = run(context, [(1, empty), (1, planted), *[(1, empty)] * 3], "trimmed")
     assert not found["fc.weight"].any()
 
 
 @pytest.mark.parametrize("rule", list(RULES))
-def test_one_update_is_the_model(cohort: Cohort, kind: str, rule: str) -> None:
+def test_one_update_is_the_model(context: RoundContext, kind: str, rule: str) -> None:
     if (rule, kind) == ("median", "delta"):
         return
-    update = updates_of(cohort)[0]
-    found = run(cohort, [update], rule)
+    update = updates_of(context)[0]
+    found = run(context, [update], rule)
     for name, tensor in update[1].items():
         np.testing.assert_allclose(found[name], tensor, rtol=1e-6)
 
 
-def test_devices_of_one_weight_may_come_in_any_order(cohort: Cohort) -> None:
-    updates = [(1, state) for _, state in updates_of(cohort)]
+def test_devices_of_one_weight_may_come_in_any_order(context: RoundContext) -> None:
+    updates = [(1, state) for _, state in updates_of(context)]
     shuffled = random.Random(1).sample(updates, len(updates))
     for rule in ("trimmed", "krum"):
-        one, other = run(cohort, updates, rule), run(cohort, shuffled, rule)
+        one, other = run(context, updates, rule), run(context, shuffled, rule)
         for name in one:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-7)
 
 
-def test_nothing_is_left_on_the_disk(cohort: Cohort) -> None:
-    run(cohort, updates_of(cohort), "trimmed")
-    assert list(cohort.scratch.iterdir()) == []
+def test_nothing_is_left_on_the_disk(context: RoundContext) -> None:
+    run(context, updates_of(context), "trimmed")
+    assert list(context.scratch.iterdir()) == []

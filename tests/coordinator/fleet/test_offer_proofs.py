@@ -13,7 +13,7 @@ from fixtures.secured import make_member
 
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.fleet.offer_proofs import Proofs
+from sparsyedge.coordinator.fleet.offer_proofs import OfferProofs
 from sparsyedge.edge.protocol.messages import Blob, Offer
 from sparsyedge.edge.security.identity import Identity
 from sparsyedge.edge.security.signature import update_statement
@@ -48,7 +48,7 @@ def signed(member: Identity, offer: Offer = OFFER, *, device: str = "d1", fleet:
 
 
 def test_a_device_proves_its_own_offer_and_nobody_elses(config: RunConfig, member: Identity) -> None:
-    proofs = Proofs(config)
+    proofs = OfferProofs(config)
     assert proofs.holds("d1", signed(member))
     assert not proofs.holds("d2", signed(member))
     assert not proofs.holds("d2", signed(member, device="d2"))
@@ -72,11 +72,11 @@ def test_a_device_proves_its_own_offer_and_nobody_elses(config: RunConfig, membe
 def test_nothing_that_counts_may_change_in_a_signed_offer(
     config: RunConfig, member: Identity, changes: dict[str, object]
 ) -> None:
-    assert not Proofs(config).holds("d1", msgspec.structs.replace(signed(member), **changes))
+    assert not OfferProofs(config).holds("d1", msgspec.structs.replace(signed(member), **changes))
 
 
 def test_a_repeated_offer_is_checked_once(config: RunConfig, member: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
-    proofs, offer = Proofs(config), signed(member)
+    proofs, offer = OfferProofs(config), signed(member)
     assert proofs.holds("d1", offer)
     # Whoever checked it again would find it wrong.
     monkeypatch.setattr(proofs, "_is_signed", lambda *given: False)
@@ -86,7 +86,7 @@ def test_a_repeated_offer_is_checked_once(config: RunConfig, member: Identity, m
 def test_forged_offers_have_the_ledger_looked_up_once_in_a_while(
     config: RunConfig, member: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proofs, looked_up = Proofs(config, clock=lambda: 0.0), list[str]()
+    proofs, looked_up = OfferProofs(config, clock=lambda: 0.0), list[str]()
     look_up = proofs._look_up
 
     def count(device: str) -> ec.EllipticCurvePublicKey | None:
@@ -104,7 +104,7 @@ def test_another_token_for_a_member_does_not_void_its_certificate(
     authority: Authority, config: RunConfig, member: Identity
 ) -> None:
     authority.invite("d1")
-    assert Proofs(config).holds("d1", signed(member))
+    assert OfferProofs(config).holds("d1", signed(member))
 
 
 def test_a_ledger_from_before_certificates_were_kept_is_brought_up_to_date(
@@ -114,8 +114,8 @@ def test_a_ledger_from_before_certificates_were_kept_is_brought_up_to_date(
         db.execute("ALTER TABLE certificates DROP COLUMN certificate")
         db.execute("DROP TABLE runs")
     db.close()
-    assert Proofs(config).holds("d1", signed(member))
+    assert OfferProofs(config).holds("d1", signed(member))
 
 
 def test_a_fleet_without_an_authority_asks_for_no_signature(config: RunConfig) -> None:
-    assert Proofs(msgspec.structs.replace(config, authority=None)).holds("d1", OFFER)
+    assert OfferProofs(msgspec.structs.replace(config, authority=None)).holds("d1", OFFER)

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from sparsyedge.coordinator.fleet.publisher import Outbox
+from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Blob, Catalogue, Topics, decode
@@ -40,8 +40,8 @@ def link() -> FakeLink:
 
 
 @pytest.fixture
-def outbox(link: FakeLink) -> Outbox:
-    return Outbox(cast("Link", link), TOPICS)
+def publisher(link: FakeLink) -> Publisher:
+    return Publisher(cast("Link", link), TOPICS)
 
 
 @pytest.fixture
@@ -53,51 +53,51 @@ def chunks(link: FakeLink, blob: Blob) -> bytes:
     return b"".join(link.retained.get(TOPICS.chunk(blob.sha256, index), b"") for index in range(blob.chunks))
 
 
-def test_nothing_is_sent_before_the_first_connect(outbox: Outbox, link: FakeLink, blob: Blob) -> None:
-    outbox.put(blob, lambda: CONTENT)
+def test_nothing_is_sent_before_the_first_connect(publisher: Publisher, link: FakeLink, blob: Blob) -> None:
+    publisher.put(blob, lambda: CONTENT)
     assert link.sent == []
-    outbox.renew()
+    publisher.renew()
     assert chunks(link, blob) == CONTENT
 
 
-def test_a_blob_is_put_and_withdrawn(outbox: Outbox, link: FakeLink, blob: Blob) -> None:
-    outbox.renew()
-    outbox.put(blob, lambda: CONTENT)
+def test_a_blob_is_put_and_withdrawn(publisher: Publisher, link: FakeLink, blob: Blob) -> None:
+    publisher.renew()
+    publisher.put(blob, lambda: CONTENT)
     assert chunks(link, blob) == CONTENT
-    outbox.keep_only({blob.sha256})
+    publisher.keep_only({blob.sha256})
     assert chunks(link, blob) == CONTENT
-    outbox.keep_only(set())
+    publisher.keep_only(set())
     assert link.retained == {}
 
 
-def test_a_lost_broker_stops_the_rest_and_a_connect_brings_it(outbox: Outbox, link: FakeLink, blob: Blob) -> None:
-    outbox.renew()
+def test_a_lost_broker_stops_the_rest_and_a_connect_brings_it(publisher: Publisher, link: FakeLink, blob: Blob) -> None:
+    publisher.renew()
     link.limit = len(link.sent) + 1
-    outbox.put(blob, lambda: CONTENT)
-    outbox.reply("d1", Accepted(run="r1", round=1, update=blob.sha256))
+    publisher.put(blob, lambda: CONTENT)
+    publisher.reply("d1", Accepted(run="r1", round=1, update=blob.sha256))
     assert len(link.sent) == link.limit
     link.limit = 1000
     link.retained.clear()
-    outbox.renew()
+    publisher.renew()
     assert chunks(link, blob) == CONTENT
 
 
 def test_what_was_withdrawn_while_the_broker_was_away_is_withdrawn_later(
-    outbox: Outbox, link: FakeLink, blob: Blob
+    publisher: Publisher, link: FakeLink, blob: Blob
 ) -> None:
-    outbox.renew()
-    outbox.put(blob, lambda: CONTENT)
+    publisher.renew()
+    publisher.put(blob, lambda: CONTENT)
     link.limit = len(link.sent)
-    outbox.keep_only(set())
+    publisher.keep_only(set())
     assert chunks(link, blob) == CONTENT
     link.limit = 1000
-    outbox.renew()
+    publisher.renew()
     assert link.retained == {}
 
 
-def test_before_the_first_round_an_old_task_is_cleared(outbox: Outbox, link: FakeLink) -> None:
+def test_before_the_first_round_an_old_task_is_cleared(publisher: Publisher, link: FakeLink) -> None:
     link.retained[TOPICS.round] = b"of a run that is gone"
-    outbox.renew()
+    publisher.renew()
     assert link.retained == {}
 
 
@@ -107,19 +107,19 @@ def listed(link: FakeLink) -> set[str]:
 
 
 def test_a_blob_is_in_the_catalogue_before_its_first_chunk_and_until_its_last_is_gone(
-    outbox: Outbox, link: FakeLink, blob: Blob
+    publisher: Publisher, link: FakeLink, blob: Blob
 ) -> None:
-    outbox.renew()
+    publisher.renew()
     link.limit = len(link.sent) + 1
-    outbox.put(blob, lambda: CONTENT)
+    publisher.put(blob, lambda: CONTENT)
     assert (listed(link), chunks(link, blob)) == ({blob.sha256}, b"")
     link.limit = 1000
-    outbox.renew()
+    publisher.renew()
     link.limit = len(link.sent) + 1
-    outbox.keep_only(set())
+    publisher.keep_only(set())
     assert (listed(link), chunks(link, blob)) == ({blob.sha256}, CONTENT[1024:])
     link.limit = 1000
-    outbox.renew()
+    publisher.renew()
     assert link.retained == {}
 
 
@@ -128,16 +128,16 @@ def test_what_an_earlier_coordinator_left_is_withdrawn_and_what_both_offer_stays
     # The same content in more chunks, as for a broker with smaller packets.
     finer = blob_of(CONTENT * 2, chunk_bytes=1024)
     coarser = blob_of(CONTENT * 2, chunk_bytes=4096)
-    killed = Outbox(cast("Link", link), TOPICS)
+    killed = Publisher(cast("Link", link), TOPICS)
     killed.renew()
     for each, content in ((blob, CONTENT), (other, b"of a round long past"), (finer, CONTENT * 2)):
         killed.put(each, lambda content=content: content)  # type: ignore[misc]
     left = decode(link.retained[TOPICS.catalogue], Catalogue)
-    outbox = Outbox(cast("Link", link), TOPICS)
-    outbox.put(blob, lambda: CONTENT)
-    outbox.put(coarser, lambda: CONTENT * 2)
-    outbox.renew()
-    outbox.take_over(left)
+    publisher = Publisher(cast("Link", link), TOPICS)
+    publisher.put(blob, lambda: CONTENT)
+    publisher.put(coarser, lambda: CONTENT * 2)
+    publisher.renew()
+    publisher.take_over(left)
     assert (chunks(link, blob), chunks(link, coarser)) == (CONTENT, CONTENT * 2)
     assert len(link.retained) == 1 + blob.chunks + coarser.chunks
     assert listed(link) == {blob.sha256, coarser.sha256}

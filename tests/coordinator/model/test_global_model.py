@@ -14,8 +14,8 @@ import pytest
 from fixtures.reports import plain_report
 
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.fleet.announcements import Board
-from sparsyedge.coordinator.fleet.publisher import Outbox
+from sparsyedge.coordinator.fleet.announcements import Announcements
+from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store
@@ -327,12 +327,12 @@ def test_a_broker_that_comes_back_after_the_close_of_a_round_gets_that_rounds_fr
     with closing(run.store):
         run.play(3)
         link = FakeLink()
-        outbox = Outbox(cast("Channel", link), Topics("lab"))
-        board = Board(run.config, artifacts, outbox)
-        board.open_round(OpenRound(4, DEVICES, 60.0), run.model, left_s=60.0)
+        publisher = Publisher(cast("Channel", link), Topics("lab"))
+        announcements = Announcements(run.config, artifacts, publisher)
+        announcements.open_round(OpenRound(4, DEVICES, 60.0), run.model, left_s=60.0)
         assert len(run.model.deltas) == 2
         run.play(1)
-        outbox.renew()
+        publisher.renew()
     task = decode(link.retained[Topics("lab").round], RoundTask)
     for blob in (task.model, *(delta.model for delta in task.deltas)):
         assembly = Assembly(blob)

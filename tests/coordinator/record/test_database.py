@@ -20,7 +20,7 @@ from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.authority.enrolment_service import serve
 from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.fleet.revoked_devices import Bans
+from sparsyedge.coordinator.fleet.revoked_devices import RevokedDevices
 from sparsyedge.coordinator.record import store_reader
 from sparsyedge.coordinator.record.store import STORE_NAME, Store
 from sparsyedge.edge.errors import StoreError, StoreLocked
@@ -144,21 +144,21 @@ def test_a_run_goes_on_with_the_bans_that_it_knows(
         dataset="d",
         run_dir="r",
     )
-    bans, path = Bans(config), fleet.folder / "authority.sqlite"
+    revoked_devices, path = RevokedDevices(config), fleet.folder / "authority.sqlite"
     with closing(sqlite3.connect(path)) as db, db:
         columns = "serial, device, issued_at, expires_at, revoked_at"
         db.execute(f"INSERT INTO certificates ({columns}) VALUES ('ab', 'pi-01', 0, 0, 1)")
-    assert bans.refresh(0.0) == {"pi-01"}
+    assert revoked_devices.refresh(0.0) == {"pi-01"}
     if fault == "locked":
         with locked(path):
-            assert bans.refresh(10.0) == set()
+            assert revoked_devices.refresh(10.0) == set()
     else:
         damage(path)
         if fault == "gone":
             path.unlink()
             path.mkdir()
-        assert bans.refresh(10.0) == set()
-    assert "pi-01" in bans
+        assert revoked_devices.refresh(10.0) == set()
+    assert "pi-01" in revoked_devices
     assert "who was revoked lately is not known" in caplog.text
 
 

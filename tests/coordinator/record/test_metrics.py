@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sparsyedge.coordinator.aggregation.mean import average
-from sparsyedge.coordinator.model.mask_files import Masks
+from sparsyedge.coordinator.model.mask_files import MaskFiles
 from sparsyedge.coordinator.record.metrics import RoundMetrics, distance, iou_matrix, of_evaluation, pack_mask
 from sparsyedge.coordinator.record.metrics_csv import as_csv
 from sparsyedge.coordinator.record.records import Evaluation
@@ -101,7 +101,7 @@ def test_overlaps_of_masks_are_symmetric_and_one_with_themselves(initial: State)
 
 
 def test_masks_on_disk_come_back_in_order_of_rounds(tmp_path: Path) -> None:
-    masks = Masks(tmp_path, rounds=700)
+    masks = MaskFiles(tmp_path, rounds=700)
     wanted = [number for number in range(1, 701) if masks.wants(number)]
     assert wanted[-1] == 700
     assert len(wanted) <= 101

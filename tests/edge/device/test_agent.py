@@ -27,7 +27,7 @@ from fixtures.fake_coordinator import (
 
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.courier import offline_status
-from sparsyedge.edge.device.pending_update import Outbox
+from sparsyedge.edge.device.outbox import Outbox
 from sparsyedge.edge.protocol.messages import Accepted, Delta, DeviceStatus, Offer, Refused, Report, decode
 from sparsyedge.edge.tensors import model_id
 

@@ -13,7 +13,7 @@ from fixtures.fake_coordinator import (
 
 from sparsyedge.edge.device.agent import Action, decide, describe
 from sparsyedge.edge.device.energy import PhaseCost
-from sparsyedge.edge.device.pending_update import task_key
+from sparsyedge.edge.device.outbox import task_key
 from sparsyedge.edge.protocol.messages import Report
 
 pytestmark = pytest.mark.timeout(60)

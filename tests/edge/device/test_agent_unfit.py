@@ -18,7 +18,7 @@ from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.messages import DeviceStatus, Report, decode, encode
 from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import MAX_TEXT, one_line
-from sparsyedge.edge.training import open_session as workbench_module
+from sparsyedge.edge.training import session_holder as holder_module
 
 MakeAgent = Callable[..., Agent]
 pytestmark = pytest.mark.timeout(60)
@@ -79,7 +79,7 @@ def test_a_runtime_that_cannot_load_the_graphs_is_a_reason(
 
     finish_when_unfit(coordinator, monkeypatch)
     agent = make_agent()
-    monkeypatch.setattr(workbench_module, "DenseSession", refuse)
+    monkeypatch.setattr(holder_module, "DenseSession", refuse)
     coordinator.announce(round_task())
     agent.run()
     expected = "onnxruntime 0.1 cannot load training.onnx: unsupported ?[31mmodel IR version"

@@ -18,8 +18,8 @@ from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.training import onnx_runtime
 from sparsyedge.edge.training.dense_session import DenseSession
-from sparsyedge.edge.training.open_session import Workbench
 from sparsyedge.edge.training.session import Session, choose_kind
+from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.sparse_session import SparseSession
 
 Export = Callable[..., Artifacts]
@@ -158,13 +158,13 @@ def test_runtime_is_what_is_installed_unless_one_is_forced(monkeypatch: pytest.M
 
 
 def test_device_fetches_only_the_files_of_its_runtime() -> None:
-    assert Workbench(runtime="stock").roles == STOCK_ROLES
-    assert Workbench(runtime="training").roles == TRAINING_ROLES
+    assert SessionHolder(runtime="stock").roles == STOCK_ROLES
+    assert SessionHolder(runtime="training").roles == TRAINING_ROLES
     assert "training" not in STOCK_ROLES
 
 
 def test_stock_device_trains_every_round_with_the_plain_graph(tiny: Artifacts) -> None:
-    bench = Workbench(runtime="stock")
+    bench = SessionHolder(runtime="stock")
     bench.put(tiny, "0" * 64)
     first = bench.session(None, round_number=1)
     assert isinstance(first, SparseSession)

@@ -4,8 +4,8 @@ Training is a function of the task and the data, so an update on disk that carri
 that task, whenever it is asked: after a crash, after a broker's restart, after a coordinator forgot it.
 
 A lossy update leaves a residual for the next one (edge/wire/error_feedback.py). One file has the update, the residual
-that went into it and the one that it left, and is replaced as a whole: a crash finds the state before
-or after the update. The first residual is spent, and the second one counts, only once the update is known to be accepted.
+that went into it and the one that it left, and is replaced as a whole: a crash finds the state before or after the
+update. The first residual is spent, and the second one counts, only once the update is known to be accepted.
 """
 
 from __future__ import annotations

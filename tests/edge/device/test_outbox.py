@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from fixtures.reports import plain_report
 
-from sparsyedge.edge.device import pending_update as outbox_module
-from sparsyedge.edge.device.pending_update import Outbox, Pending, task_key
+from sparsyedge.edge.device import outbox as outbox_module
+from sparsyedge.edge.device.outbox import Outbox, Pending, task_key
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Blob, Offer, RoundTask
 

@@ -13,12 +13,12 @@ from sparsyedge.edge.training.onnx_runtime import pick_runtime
 from sparsyedge.edge.training.session import Runtime, Session, choose_kind, remaining_work
 from sparsyedge.edge.training.sparse_session import SparseSession
 
-__all__ = ["Workbench"]
+__all__ = ["SessionHolder"]
 
 log = logging.getLogger(__name__)
 
 
-class Workbench:
+class SessionHolder:
     """Belongs to one device, or to several simulated ones that hold `lock` while they train on it."""
 
     def __init__(self, *, threads: int = 1, runtime: Runtime | None = None) -> None:
