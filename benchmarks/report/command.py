@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from sparsyedge.benchmarks.report.figures import draw_all
-from sparsyedge.benchmarks.report.page import png_of, render_page
+from sparsyedge.benchmarks.report.page import png_of, render_page, svg_of
 from sparsyedge.benchmarks.report.run_data import ReportedRun, read_runs
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.errors import ConfigError
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     runs = read_runs(arguments.runs)
     _refuse_empty(runs)
     out = arguments.out or arguments.runs[0] / "report"
-    files = _write(runs, out)
+    files = _write(runs, out, svg=arguments.svg)
     if arguments.json:
         print(json.dumps({"page": str(out / PAGE_NAME), "plots": [str(path) for path in files]}))
     else:
@@ -39,17 +39,20 @@ def _refuse_empty(runs: list[ReportedRun]) -> None:
             raise ConfigError(f"run {run.summary.run_dir} has no finished round yet; wait for one, or leave it out")
 
 
-def _write(runs: list[ReportedRun], out: Path) -> list[Path]:
+def _write(runs: list[ReportedRun], out: Path, *, svg: bool) -> list[Path]:
     """The plots and the page, each whole or absent; returns the plots' paths."""
     drawn = [(plot, png_of(plot)) for plot in draw_all(runs)]
+    files = {out / f"{plot.name}.png": png for plot, png in drawn}
+    if svg:
+        files |= {out / f"{plot.name}.svg": svg_of(plot) for plot, _ in drawn}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for plot, png in drawn:
-            write_atomically(out / f"{plot.name}.png", png)
+        for path, content in files.items():
+            write_atomically(path, content)
         write_atomically(out / PAGE_NAME, render_page(runs, drawn).encode())
     except OSError as error:
         raise ConfigError(f"cannot write the report to {out}: {error}; choose another folder with --out") from error
-    return [out / f"{plot.name}.png" for plot, _ in drawn]
+    return list(files)
 
 
 def make_parser() -> Parser:
@@ -59,5 +62,6 @@ def make_parser() -> Parser:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--out", type=Path, help="where the page and plots go (default: `report` in the first run)")
+    parser.add_argument("--svg", action="store_true", help="write the plots as SVG files, too")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

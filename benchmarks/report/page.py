@@ -9,9 +9,10 @@ from io import BytesIO
 
 from sparsyedge.benchmarks.report.plot import Plot
 from sparsyedge.benchmarks.report.run_data import ReportedRun
+from sparsyedge.benchmarks.report.style import figure_style
 from sparsyedge.coordinator.record.tables import ratio
 
-__all__ = ["png_of", "render_page"]
+__all__ = ["png_of", "render_page", "svg_of"]
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -28,6 +29,14 @@ def png_of(plot: Plot) -> bytes:
     """The figure as PNG bytes, the same for the same data."""
     buffer = BytesIO()
     plot.figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def svg_of(plot: Plot) -> bytes:
+    """The plot as SVG for a paper or a README, the same bytes for the same run."""
+    buffer = BytesIO()
+    with figure_style():
+        plot.figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
