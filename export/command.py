@@ -11,15 +11,14 @@ from typing import Any, get_args
 
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.data import FORMS
-from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import Artifacts, Parameter, SampleType
 from sparsyedge.edge.model.methods import METHODS, Method, make_method
-from sparsyedge.export.agreement import Parity, verify
-from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.agreement import Parity
+from sparsyedge.export.checked_build import export_model
 from sparsyedge.export.data_form import understand
-from sparsyedge.export.models import MODELS, ModelSpec
+from sparsyedge.export.models import MODELS, ModelSpec, model_for
 
-__all__ = ["export_model", "main", "make_method", "make_parser", "model_for"]
+__all__ = ["main", "make_parser"]
 
 
 def main(argv: list[str]) -> int:
@@ -42,11 +41,6 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def model_for(dataset: str) -> str:
-    """The model that a data set is trained with where none is named: sound needs the larger stem."""
-    return "resnet18-7x7" if dataset.startswith("speech_commands") else "resnet18"
-
-
 def _method(arguments: argparse.Namespace) -> Method:
     """The method of the flags; values of --method-option are written as in TOML, text also without quotes."""
     options: dict[str, Any] = {
@@ -59,16 +53,6 @@ def _method(arguments: argparse.Namespace) -> Method:
         except tomllib.TOMLDecodeError:
             options[key] = value
     return make_method(arguments.method, **options)
-
-
-def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int) -> tuple[Artifacts, Parity]:
-    """Artifacts in `directory` that train as torch does; nothing is left there when they do not."""
-    if spec.width < 1 or spec.classes < 2 or min(spec.input_shape) < 1:
-        raise ConfigError(
-            f"width {spec.width}, classes {spec.classes}, input shape {spec.input_shape}: "
-            f"width and shape must be at least 1, classes at least 2"
-        )
-    return build_artifacts(spec, method, directory, seed=seed, check=verify)
 
 
 def make_parser() -> Parser:

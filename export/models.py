@@ -14,7 +14,7 @@ from sparsyedge.edge.data import Form
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import SampleType
 
-__all__ = ["MODELS", "ModelSpec", "build_model", "prunable_names"]
+__all__ = ["MODELS", "ModelSpec", "build_model", "model_for", "prunable_names"]
 
 # A normal distribution cut at two standard deviations has 0.8796 of its standard deviation left.
 TRUNCATED_STD = 0.87962566103423978
@@ -151,3 +151,8 @@ def _draw_theta(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[
         -2, 2, scale=scale, size=shape, random_state=rng
     )
     return draw
+
+
+def model_for(dataset: str) -> str:
+    """The model that a data set is trained with where none is named: sound needs the larger stem."""
+    return "resnet18-7x7" if dataset.startswith("speech_commands") else "resnet18"

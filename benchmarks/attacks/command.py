@@ -22,7 +22,7 @@ from sparsyedge.benchmarks.attacks.result import NO_ATTACK, UNGUARDED, Result, S
 from sparsyedge.benchmarks.attacks.tables import print_table, summary_of
 from sparsyedge.benchmarks.common.machine import machine
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
-from sparsyedge.benchmarks.demo.command import ALPHA, PRESETS
+from sparsyedge.benchmarks.demo.presets import ALPHA, PRESETS
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +14,7 @@ from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.common.run_summary import as_json, print_summary
 from sparsyedge.benchmarks.demo.broker import LocalBroker
 from sparsyedge.benchmarks.demo.device_processes import Fleet
+from sparsyedge.benchmarks.demo.presets import ALPHA, PRESETS
 from sparsyedge.coordinator.config import LearningRateConfig, RunConfig
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import RunSummary
@@ -23,31 +23,14 @@ from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig, PartitionConfig
 from sparsyedge.edge.data import DATASETS, FORMS
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.export.command import export_model, make_method
+from sparsyedge.edge.model.methods import make_method
+from sparsyedge.export.checked_build import export_model
 from sparsyedge.export.models import ModelSpec
 
 __all__ = ["main", "make_parser"]
 
 SPARSITY = 0.95
 BETA = 1.25
-ALPHA = 1.0
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Rounds, local epochs and learning rates that train the data set's model well in a short run."""
-
-    rounds: int
-    epochs: int
-    learning_rate: float
-    last_learning_rate: float
-
-
-PRESETS = {
-    "digits": Preset(rounds=8, epochs=2, learning_rate=0.2, last_learning_rate=0.02),
-    "cifar10": Preset(rounds=20, epochs=1, learning_rate=0.5, last_learning_rate=0.01),
-    "cifar100": Preset(rounds=20, epochs=1, learning_rate=0.5, last_learning_rate=0.01),
-}
 
 
 def main(argv: list[str]) -> int:

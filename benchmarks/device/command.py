@@ -119,8 +119,8 @@ def _artifacts(arguments: argparse.Namespace, folder: Path) -> Artifacts:
     if arguments.artifacts is not None:
         return Artifacts.load(arguments.artifacts)
     try:
+        from sparsyedge.edge.model.methods import make_method
         from sparsyedge.export.build import build_artifacts
-        from sparsyedge.export.command import make_method
         from sparsyedge.export.models import ModelSpec
     except ModuleNotFoundError as error:
         raise ConfigError(

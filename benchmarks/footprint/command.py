@@ -122,10 +122,10 @@ def _site(site: Path) -> str:
 def _export(width: int, folder: Path) -> tuple[str, dict[str, str]]:
     """Artifacts, and the models of round 1 and of a later round as frames, as a device gets them."""
     from sparsyedge.edge.model.checkpoint import read_initial_state
+    from sparsyedge.edge.model.methods import make_method
     from sparsyedge.edge.model.prune import prune_global
     from sparsyedge.edge.wire.frame import encode_frame
     from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.command import make_method
     from sparsyedge.export.models import ModelSpec
 
     spec = ModelSpec.for_data("resnet18", width, FORMS["cifar10"])

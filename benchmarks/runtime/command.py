@@ -83,8 +83,8 @@ def _row(artifacts: Artifacts, name: str, arguments: argparse.Namespace) -> dict
 
 
 def _export(width: int, folder: Path) -> Artifacts:
+    from sparsyedge.edge.model.methods import make_method
     from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.command import make_method
     from sparsyedge.export.models import ModelSpec
 
     method = make_method("sparsyfed", sparsity=SPARSITY)

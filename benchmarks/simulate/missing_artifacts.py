@@ -33,8 +33,8 @@ def ensure_artifacts(config: RunConfig, dataset: Dataset) -> Artifacts:
 
 def _export(config: RunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
     # Imported on use: torch is not needed to simulate with artifacts that are there.
-    from sparsyedge.export.command import export_model, model_for
-    from sparsyedge.export.models import ModelSpec
+    from sparsyedge.export.checked_build import export_model
+    from sparsyedge.export.models import ModelSpec, model_for
 
     spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
     method = method_of(config.method or MethodConfig())

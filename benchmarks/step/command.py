@@ -80,8 +80,8 @@ def _run(arguments: argparse.Namespace, names: Sequence[str], workload: Workload
 def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, State]:
     """Export the model and draw what is trained; with the weights before the profile's zeros."""
     # Here and not above: torch reads the limits of cap_peers when it is imported.
+    from sparsyedge.edge.model.methods import make_method
     from sparsyedge.export.build import build_artifacts, state_of
-    from sparsyedge.export.command import make_method
     from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 
     spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["cifar10"])

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.dataset import Dataset
 from sparsyedge.edge.data.folder import IMAGE_SUFFIXES, read_image
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.description import Description, default_names
 
-__all__ = ["Batch", "read_batches", "recoloured"]
+__all__ = ["Batch", "read_batches", "read_dataset", "recoloured"]
 
 BATCH = 50
 PARTS = ("_test", "", "_train")
@@ -123,11 +124,28 @@ def _npz_batches(path: Path, description: Description, sample: Sample) -> Iterat
     labels = None
     if f"y{part}" in arrays:
         labels = _labels(arrays[f"y{part}"], arrays.get("names"), f"y{part} in {path}", description, len(x))
+    return _in_pieces(x, labels, description)
+
+
+def _in_pieces(x: NDArray[Any], labels: NDArray[np.int64] | None, description: Description) -> Iterator[Batch]:
     for start in range(0, len(x), BATCH):
         piece = x[start : start + BATCH]
         if piece.dtype == np.uint8:
             piece = _as_input(piece, description)
         yield Batch(piece, None if labels is None else labels[start : start + BATCH], first=start)
+
+
+def read_dataset(data: Dataset, description: Description, sample: Sample) -> Iterator[Batch]:
+    """The test part of a data set with its labels; raises DataError where the model cannot take it."""
+    stored, where = data.test.x, f"the test part of data set {data.name}"
+    if stored.dtype != description.sample_type or stored.shape[1:] != sample:
+        raise DataError(
+            f"{where} is {stored.dtype} of shape {stored.shape}; the model was trained on {description.sample_type} "
+            f"samples of shape {sample}: give the data set that it was trained for"
+        )
+    names = np.array(data.names) if data.names else None
+    labels = _labels(data.test.y, names, where, description, len(stored))
+    return _in_pieces(stored, labels, description)
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.hardware.arm import tree as debian
-from sparsyedge.hardware.arm.build_command import run_build
+from sparsyedge.hardware.arm.build_steps import run_build
 from sparsyedge.hardware.arm.initramfs import make_initramfs
 from sparsyedge.hardware.flash.stock_image import boot_volume
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.hardware.arm.build_command import run_build
+from sparsyedge.hardware.arm.build_steps import run_build
 from sparsyedge.hardware.arm.requirements import requirements
 from sparsyedge.hardware.arm.wheel import PLATFORM
 

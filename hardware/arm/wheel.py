@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.hardware.arm.build_command import run_build
+from sparsyedge.hardware.arm.build_steps import run_build
 
 __all__ = ["PLATFORM", "PROMISE", "build", "check_wheel", "version_needs"]
 

@@ -13,12 +13,14 @@ import pytest
 
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.model.artifacts import Artifacts, FileRole
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.tensors import model_id
 from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.export import build, rewrite
 from sparsyedge.export.agreement import verify
-from sparsyedge.export.command import export_model, main, make_method
+from sparsyedge.export.checked_build import export_model
+from sparsyedge.export.command import main
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.data import Dataset, load
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.training.dense_session import DenseSession
@@ -30,7 +31,6 @@ from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.edge.training.trainer import LocalJob, train
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import ReferenceStep, reference_step
 

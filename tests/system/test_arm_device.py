@@ -17,9 +17,9 @@ import pytest
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 from sparsyedge.hardware.arm.tree import SITE, emulated
 

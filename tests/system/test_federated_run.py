@@ -26,8 +26,8 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.data import load
 from sparsyedge.edge.device.energy import Kind
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")

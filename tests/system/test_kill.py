@@ -11,8 +11,8 @@ import pytest
 from fixtures.broker import mosquitto_binary
 from system.killing import ROLES, Kills, Machine, Outcome, Role, run_killing, run_undisturbed
 
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 
 ROUNDS = 6

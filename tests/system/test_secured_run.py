@@ -17,9 +17,9 @@ from fixtures.secured import free_ports
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")

@@ -14,9 +14,9 @@ import pytest
 from fixtures.repository import REPOSITORY
 
 from sparsyedge.coordinator.record.store import Store
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.native import codec_path, library_path
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec
 
 FOLDERS = ("edge", "coordinator", "hardware")

@@ -14,8 +14,8 @@ from sparsyedge.benchmarks.step.peers_torch import forward, kth_largest, prune, 
 from sparsyedge.benchmarks.step.profiles import PROFILES, mask
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.export.build import build_artifacts, state_of
-from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import prune_activation, reference_step
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sparsyedge.coordinator.record import open_run
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.schema import SCHEMA_VERSION
 from sparsyedge.coordinator.record.store import STORE_NAME, AcceptedUpdate, ClosedRound, Store
@@ -169,3 +170,14 @@ def test_the_store_is_written_ahead_and_synced(filled: Path) -> None:
     with closing(Store.open(filled)) as store:
         assert store._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         assert store._db.execute("PRAGMA synchronous").fetchone()[0] == 2
+
+
+def test_scripts_get_a_run_as_tables_whose_rows_have_the_same_keys(filled: Path) -> None:
+    with open_run(filled) as run:
+        tables = {name: getattr(run, name)() for name in ("rounds", "devices", "phases", "refusals")}
+        assert run.run()["name"] == "r1"
+    for name, rows in tables.items():
+        assert len({tuple(row) for row in rows}) <= 1, name
+        assert all(isinstance(value, str | int | float | None) for row in rows for value in row.values()), name
+    assert [row["round"] for row in tables["rounds"]] == [1]
+    assert {row["phase"] for row in tables["phases"]} == {"train", "encode", "upload"}

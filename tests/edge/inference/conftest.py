@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from fixtures.linear_images import CLASSES, FEATURES, SAMPLE, Make
+from fixtures.linear_images import CLASSES, FEATURES, ORIGIN, SAMPLE, Make
 from onnx import TensorProto, helper, numpy_helper
 
+from sparsyedge.edge.inference.delivery import write_models
 from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, File, Manifest, Parameter
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
@@ -91,3 +92,18 @@ def make_artifacts(tmp_path: Path, manifest: Manifest, template: onnx.ModelProto
 @pytest.fixture
 def artifacts(make_artifacts: Make) -> Artifacts:
     return make_artifacts()
+
+
+@pytest.fixture
+def brightest() -> State:
+    """Weights that name the class after the brightest row of an image."""
+    weight = np.zeros((CLASSES, *SAMPLE), dtype=np.float32)
+    for label in range(CLASSES):
+        weight[label, :, label, :] = 1
+    return {"fc.weight": weight.reshape(CLASSES, FEATURES), "fc.bias": np.zeros(CLASSES, dtype=np.float32)}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, brightest: State, make_artifacts: Make) -> Path:
+    write_models(tmp_path / "run", brightest, make_artifacts(), ORIGIN)
+    return tmp_path / "run"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fixtures.linear_images import CLASSES, FEATURES, ORIGIN, SAMPLE, Make
+from fixtures.linear_images import CLASSES, ORIGIN, SAMPLE, Make
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from PIL import Image
@@ -23,21 +23,6 @@ from sparsyedge.edge.tensors import State
 
 NAMES = ("trouser", "shoe", "hat", "Å")
 BOTH = pytest.mark.parametrize("model", ["model.onnx", "model_float.onnx"])
-
-
-@pytest.fixture
-def brightest() -> State:
-    """Weights that name the class after the brightest row of an image."""
-    weight = np.zeros((CLASSES, *SAMPLE), dtype=np.float32)
-    for label in range(CLASSES):
-        weight[label, :, label, :] = 1
-    return {"fc.weight": weight.reshape(CLASSES, FEATURES), "fc.bias": np.zeros(CLASSES, dtype=np.float32)}
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path, brightest: State, make_artifacts: Make) -> Path:
-    write_models(tmp_path / "run", brightest, make_artifacts(), ORIGIN)
-    return tmp_path / "run"
 
 
 def picture(label: int, *, scale: int = 1) -> NDArray[np.uint8]:

@@ -1,0 +1,75 @@
+"""A run's record as plain tables, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sparsyedge.coordinator.record.store import Store
+
+__all__ = ["Row", "RunTables", "open_run"]
+
+Row = dict[str, str | int | float | bool | None]
+"""One row; all rows of a table have the same keys."""
+
+
+def open_run(run_dir: Path | str) -> RunTables:
+    """The record in a run directory, also while the run goes on; raises RunError where there is none."""
+    return RunTables(Store.open(Path(run_dir)))
+
+
+class RunTables:
+    """Tables of one run. Each is read anew when asked for, so it shows a run that goes on as it is now."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._store.close()
+
+    def run(self) -> Row:
+        """The run itself: name, state, rounds planned, times in Unix seconds, model id."""
+        return dataclasses.asdict(self._store.run())
+
+    def rounds(self) -> list[Row]:
+        """A row per closed round: accuracy, sparsity, bytes, seconds, and the figures of docs/metrics.md."""
+        figures = self._store.metrics()
+        names = dict.fromkeys(name for row in figures.values() for name in row)
+        rows: list[Row] = []
+        for record in self._store.rounds():
+            found = figures.get(record.round, {})
+            rows.append({**dict.fromkeys(names), **found, **dataclasses.asdict(record)})
+        return rows
+
+    def devices(self) -> list[Row]:
+        """A row per device that was ever heard of: state, updates, seconds, joules, bytes."""
+        return [
+            {
+                **{
+                    field.name: getattr(member, field.name)
+                    for field in dataclasses.fields(member)
+                    if field.name not in ("refusals", "adjustments")
+                },
+                "refused": sum(refusal.count for refusal in member.refusals),
+            }
+            for member in self._store.members()
+        ]
+
+    def phases(self) -> list[Row]:
+        """A row per round, device and phase: seconds, joules, and how the joules were measured."""
+        return [dataclasses.asdict(record) for record in self._store.phase_records()]
+
+    def refusals(self) -> list[Row]:
+        """A row per round, device and kind of refusal: how many, and the reason of the last."""
+        return [dataclasses.asdict(record) for record in self._store.refusals()]

@@ -1,0 +1,27 @@
+"""Artifacts that were compared with torch before they were kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.methods import Method
+from sparsyedge.export.agreement import Parity, verify
+from sparsyedge.export.build import build_artifacts
+from sparsyedge.export.models import ModelSpec
+
+__all__ = ["export_model"]
+
+
+def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int = 0) -> tuple[Artifacts, Parity]:
+    """Artifacts in `directory` that train as torch does; leaves nothing there when they do not.
+
+    `seed` decides the initial weights. The second result says how closely graphs and torch agree.
+    """
+    if spec.width < 1 or spec.classes < 2 or min(spec.input_shape) < 1:
+        raise ConfigError(
+            f"width {spec.width}, classes {spec.classes}, input shape {spec.input_shape}: "
+            f"width and shape must be at least 1, classes at least 2"
+        )
+    return build_artifacts(spec, method, directory, seed=seed, check=verify)
