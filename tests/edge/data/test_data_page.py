@@ -1,4 +1,4 @@
-"""docs/data.md: its examples run as they stand, and what they write can be loaded."""
+"""docs/how-to/data.md: its examples run as they stand, and what they write can be loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from sparsyedge.edge.data import Form, form_of, load
 
-PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "data.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
