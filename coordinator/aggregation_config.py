@@ -13,7 +13,7 @@ __all__ = ["DEFAULT_RULE", "AggregationConfig", "RuleName", "check_aggregation",
 
 RuleName = Literal["mean", "clipped", "trimmed", "median", "krum", "aligned"]
 DEFAULT_RULE: RuleName = "aligned"
-"""Chosen by `sparsyedge bench attacks`; docs/security.md has the table."""
+"""Chosen by `sparsyedge bench attacks`; docs/explanation/security.md has the table."""
 
 
 def _is_identifier(name: str) -> bool:
@@ -29,7 +29,7 @@ class AggregationConfig(Section, frozen=True, kw_only=True):
     """How the updates of a round are combined."""
 
     rule: RuleName = DEFAULT_RULE
-    """How one model is made of a round's updates: docs/security.md compares the rules."""
+    """How one model is made of a round's updates: docs/explanation/security.md compares the rules."""
     weights: Literal["samples", "equal"] = "samples"
     """Whether a device counts by its samples, or every device counts the same."""
     samples: dict[str, int] = msgspec.field(default_factory=dict)

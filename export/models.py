@@ -103,7 +103,7 @@ class StandardResNet18(ResNet18):
 class CalmResNet18(CifarResNet18):
     """With a larger epsilon in BatchNorm, which then magnifies gradients behind an empty filter by 3, not by 316.
 
-    Methods whose zeros have gradients need that at high sparsities (docs/reproduction.md).
+    Methods whose zeros have gradients need that at high sparsities (docs/explanation/reproduction.md).
     """
 
     def __init__(self, spec: ModelSpec) -> None:

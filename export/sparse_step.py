@@ -1,8 +1,8 @@
 """The training step as one plain graph of our own ops: forward, loss, backward and update.
 
 The forward graph is read into a short list of layers, which is then written out twice: forwards, and backwards with the
-gradients. Activations stay in the lanes layout of docs/native-ops.md from the input image to the loss. What a step
-changes (values, other parameters, statistics) comes in under its name and goes out as `<name>.new`.
+gradients. Activations stay in the lanes layout of docs/explanation/native-ops.md from the input image to the loss. What
+a step changes (values, other parameters, statistics) comes in under its name and goes out as `<name>.new`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/configuration.md says of every key what the structs say."""
+"""docs/reference/configuration.md says of every key what the structs say."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sparsyedge.coordinator.commands.configuration_page import COMMAND, fill
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.edge.config import DeviceConfig, read_section
 
-PAGE = DOCS / "configuration.md"
+PAGE = DOCS / "reference" / "configuration.md"
 
 
 def test_the_page_is_as_the_structs_are() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == fill(page), f"docs/configuration.md is not up to date; run `{COMMAND}`"
+    assert page == fill(page), f"docs/reference/configuration.md is not up to date; run `{COMMAND}`"
 
 
 def test_every_key_has_a_row_with_a_meaning() -> None:

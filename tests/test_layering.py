@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fixtures.repository import REPOSITORY
 
-DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "hardware" / "README.md"]
+DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "hardware" / "README.md"]
 SOURCE_FOLDERS = ("edge", "coordinator", "export", "benchmarks", "hardware", "tests", "docs")
 
 IMPORT_ALL_OF_EDGE = """

@@ -86,7 +86,8 @@ class Scale:
 
 
 SCALES = {
-    # One core: four to fourteen minutes per run. The model is one in which every method trains; docs/reproduction.md.
+    # Four to fourteen minutes per run on one core. Every method trains with this model:
+    # docs/explanation/reproduction.md.
     "small": Scale(
         width=8,
         images="resnet18-calm",

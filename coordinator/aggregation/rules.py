@@ -1,4 +1,4 @@
-"""The rules by which the updates of a round become one model: a row of RULES each. docs/security.md compares them.
+"""The rules that make one model of a round's updates: a row of RULES each, compared in docs/explanation/security.md.
 
 An entry that a device pruned is zero there, as in the plain mean, or the model's own value where devices prune their
 changes (`uplink = "delta"`). What that means for a rule is said with the rule. All of them take updates that were

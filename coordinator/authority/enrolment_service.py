@@ -151,7 +151,7 @@ class _Desk:
             self._crowd_told_s = time.monotonic()
             log.warning(
                 "%d connections a minute reach the broker, more than a fleet makes: somebody may keep it busy; "
-                "docs/security.md says what a firewall can do",
+                "docs/explanation/security.md says what a firewall can do",
                 begun,
             )
 

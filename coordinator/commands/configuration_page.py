@@ -1,4 +1,4 @@
-"""`python -m sparsyedge.coordinator.commands.configuration_page`: the tables of docs/configuration.md.
+"""`python -m sparsyedge.coordinator.commands.configuration_page`: the tables of docs/reference/configuration.md.
 
 Each struct is a table of the file, and each field a key: its type, default and bounds are the struct's own, what it
 means is the docstring below it.
@@ -22,7 +22,7 @@ from sparsyedge.edge.config import DeviceConfig
 
 __all__ = ["COMMAND", "fill", "main"]
 
-COMMAND = "python -m sparsyedge.coordinator.commands.configuration_page docs/configuration.md"
+COMMAND = "python -m sparsyedge.coordinator.commands.configuration_page docs/reference/configuration.md"
 FILES: dict[str, type[msgspec.Struct]] = {"run.toml": RunConfig, "device.toml": DeviceConfig}
 BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 

@@ -69,7 +69,7 @@ def make_parser() -> Parser:
     parser = Parser(prog="sparsyedge coordinator", description="Lead a fleet through the rounds of a run.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="lead a run from its first round to its model")
-    run.add_argument("config", type=Path, metavar="RUN.toml", help="the run's config, docs/configuration.md")
+    run.add_argument("config", type=Path, metavar="RUN.toml", help="the run's config, docs/reference/configuration.md")
     status = commands.add_parser("status", help="show how far a run is, and what it cost")
     status.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     control_cli.add_view_options(status)

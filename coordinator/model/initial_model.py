@@ -1,8 +1,8 @@
 """The model that a run begins from where that is not the checkpoint's: of another run, or of a file.
 
 What is trained and sent are the weights w; a network that was trained elsewhere has the effective weights theta
-(docs/methods.md). So a file is taken for theta, and so is a run whose method has another w for the same theta; a run of
-the same kind gives its w bit for bit. Zeros stay zero either way.
+(docs/reference/methods.md). So a file is taken for theta, and so is a run whose method has another w for the same
+theta; a run of the same kind gives its w bit for bit. Zeros stay zero either way.
 """
 
 from __future__ import annotations

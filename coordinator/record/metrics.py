@@ -77,7 +77,7 @@ class RoundMetrics:
             yield self._start[name], tensor
 
     def finish(self, state: Tensors) -> dict[str, float]:
-        """All figures, by name, for the model that the round ended with; docs/metrics.md explains each."""
+        """All figures, by name, for the model that the round ended with; docs/reference/metrics.md explains each."""
         common, before, after = _overlap(self._start, state, self._prunable)
         l2_global, cosine_global = distance(self._initial, state, self._trained)
         l2_round, cosine_round = distance(self._start, state, self._trained)

@@ -1,4 +1,4 @@
-"""A data set in one .npz file: a user's own data, or CIFAR converted once. docs/data.md has an example of each layout.
+"""A data set in one .npz file: a user's own, or CIFAR converted once. docs/how-to/data.md shows each layout.
 
 Keys: x_train and y_train; x_test and y_test, which a device does without; names, what the classes are called. Images
 are uint8 (samples, height, width, channels), or (samples, height, width) where they are grey, or float32 (samples,

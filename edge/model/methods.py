@@ -1,4 +1,4 @@
-"""The methods, as data: what each does to weights, activations, updates and masks. docs/methods.md tells them apart.
+"""The methods as data: what each does to weights, activations, updates and masks. See docs/reference/methods.md.
 
 A row of METHODS says everything about a method; `make_method` puts the user's numbers and options into it. The result
 travels in the manifest of the artifacts, and device and coordinator act on its fields, never on its name.
@@ -143,7 +143,7 @@ def group_of(device: str, shares: Sequence[int]) -> int:
 
 
 class MethodConfig(Section, frozen=True, kw_only=True):
-    """How the model is trained and pruned; an option that is left out is the method's own (docs/methods.md)."""
+    """How the model is trained and pruned; a missing option is the method's default (docs/reference/methods.md)."""
 
     name: str = "sparsyfed"
     """One of the methods that `sparsyedge methods` lists."""

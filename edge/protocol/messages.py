@@ -1,7 +1,7 @@
 """What coordinator and devices say to each other: topics and control messages. No I/O.
 
 Control messages are JSON, so that a person can watch a run with any MQTT client; models and updates travel as chunks of
-raw bytes, addressed by the SHA-256 of the whole. docs/protocol.md tells the story of one round in these messages.
+raw bytes, addressed by the SHA-256 of the whole. docs/reference/protocol.md walks through one round.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The operator gives a device one file, `sparsyedge-device.json`: who it is, where its coordinator is, whom it trusts, and
 a token that is good for one enrolment. `sparsyedge edge enrol` turns the file into an identity.
-docs/security.md describes the file and the exchange.
+docs/explanation/security.md describes the file and the exchange.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lists of wheels that a fleet's key vouches for: SHA256SUMS files that a device checks before it installs anything.
 
 The first line says what the list is, so that nothing else that the key signs passes for one; sha256sum(1) takes it for
-a comment. docs/security.md tells who makes and checks such a list.
+a comment. docs/explanation/security.md tells who makes and checks such a list.
 """
 
 from __future__ import annotations

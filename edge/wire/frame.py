@@ -7,8 +7,8 @@ A weight (a tensor that is pruned) travels as a mask and the values that it keep
 The mask is explicit: a value that is rounded to zero keeps its place. With a base, the model that both sides hold,
 masks are what was dropped of the base's non-zeros, and values are differences. Everything that a header claims is
 checked against the receiver's own table of shapes before memory is taken for it: for the state, a bit per entry and, of
-a mask over a base, two bytes per entry at most; values are read into their places. docs/protocol.md has the format
-byte by byte.
+a mask over a base, two bytes per entry at most; values are read into their places. docs/reference/protocol.md has
+the format byte by byte.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 LOSSLESS: Codec = "lossless"
 DEFAULT_CODEC: Codec = "bf16"
-"""Of a run that names none: the smallest whose cost in accuracy cannot be told from nothing (docs/wire.md)."""
+"""Of a run that names none: the smallest with no measurable cost in accuracy (docs/explanation/wire.md)."""
 CODINGS: dict[Codec, Coding] = {"lossless": Coding.LOSSLESS, "bf16": Coding.BF16, "int8": Coding.INT8}
 PIECE_BYTES = 1 << 16
 

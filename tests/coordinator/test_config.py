@@ -119,7 +119,7 @@ def test_file__invalid(tmp_path: Path) -> None:
 
 
 def test_rounds_have_five_settings_and_the_documentation_names_their_defaults() -> None:
-    text = (DOCS / "rounds.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation" / "rounds.md").read_text(encoding="utf-8")
     table = text.partition("## Settings")[2].partition("A learned deadline")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", table, flags=re.MULTILINE)
     assert len(rows) == 5

@@ -1,7 +1,7 @@
 """What a fuzz target is, and the table of them.
 
 A target takes any bytes. Input that is refused with the error that callers expect is a pass, and so is input that is
-understood; whatever else is raised is a finding. docs/security.md says what the targets cover.
+understood; whatever else is raised is a finding. docs/explanation/security.md says what the targets cover.
 """
 
 from __future__ import annotations

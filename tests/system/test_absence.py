@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.mosquitto]
 
 SILENT_S = 45.0
 CLOSED_S = 5.0
-"""What docs/rounds.md promises for a device that falls silent, and for one whose connection is closed."""
+"""What docs/explanation/rounds.md promises for a device that falls silent, and for one whose connection is closed."""
 START_S = 60.0
 DEVICES = 8
 APART_S = 1.0

@@ -1,6 +1,6 @@
 """An honest device enrols while others keep the enrolment listener of a real Mosquitto busy.
 
-`make test-flood` has the same for 60 s and prints the figures of docs/security.md.
+`make test-flood` has the same for 60 s and prints the figures of docs/explanation/security.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT_S = 60.0
 SHORT_S = 6.0
 LONG_S = 60.0
 MAX_BROKER_MB = 150
-"""What the broker may take at its worst moment; docs/security.md has what it took."""
+"""What the broker may take at its worst moment; docs/explanation/security.md has what it took."""
 BAD_DEVICES = 4
 
 

@@ -228,8 +228,8 @@ def check_predict(path: Path, processes: Processes, *, expected: float | None) -
 
 
 def check_documented_script(run_dir: Path) -> None:
-    """The script in docs/model.md has ten lines, needs onnxruntime and Pillow alone, and names the right class."""
-    (script,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/model.md").read_text(), re.DOTALL)
+    """The script of docs/how-to/model.md is ten lines, needs only onnxruntime and Pillow and names the right class."""
+    (script,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/how-to/model.md").read_text(), re.DOTALL)
     lines = [line for line in script.splitlines() if line]
     assert len(lines) <= 10
     imported = {line.split()[1] for line in lines if line.startswith(("import", "from"))}

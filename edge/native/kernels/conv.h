@@ -5,7 +5,7 @@
 // input reads dy and writes dx; with stride 2 it is four passes, one for each parity of the row and the column of dx,
 // each of them dense in its own positions. The gradient of the weights runs over the lists of the forward pass.
 //
-// How a pass is walked (measurements: docs/native-ops.md):
+// How a pass is walked (measurements: docs/explanation/native-ops.md):
 //   tile    a few neighbouring positions of one destination channel, whose sums stay in registers: 2x8 with AVX-512
 //   cell    some tiles on top of each other. What they need of a block has rows in common, so they are taken one after
 //           the other; what no whole tile covers at the end of a row or column falls to smaller ones

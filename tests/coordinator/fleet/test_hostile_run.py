@@ -1,6 +1,6 @@
 """Twenty rounds of ten members of a secured fleet, one of which attacks in every way that we know of.
 
-Run by `make test-hostile`, which prints what is left of the run; docs/security.md has the figures.
+Run by `make test-hostile`, which prints what is left of the run; docs/explanation/security.md has the figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/data.md: its examples run as they stand, and what they write can be loaded."""
+"""docs/how-to/data.md: its examples run as they stand, and what they write can be loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fixtures.repository import DOCS
 
 from sparsyedge.edge.data import Form, form_of, load
 
-PAGE = (DOCS / "data.md").read_text()
+PAGE = (DOCS / "how-to" / "data.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -141,7 +141,7 @@ def test_no_topic_has_more_levels_than_cloud_brokers_allow() -> None:
 
 
 def test_examples_in_the_documentation_are_real_messages() -> None:
-    text = (DOCS / "protocol.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "protocol.md").read_text(encoding="utf-8")
     examples = re.findall(r"```json (\w+)\n(.*?)```", text, flags=re.DOTALL)
     kinds = {kind.__name__: kind for kind in (DeviceStatus, RoundTask, RunCertificate, Offer, Report)}
     for name, example in examples:

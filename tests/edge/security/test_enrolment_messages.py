@@ -41,7 +41,7 @@ def test_a_device_file_is_read_as_it_was_written_and_only_its_owner_may_read_it(
 
 
 def test_the_documented_device_file_is_a_valid_one(tmp_path: Path) -> None:
-    text = (DOCS / "security.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation" / "security.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```json DeviceFile\n(.*?)```", text, flags=re.DOTALL)
     path = tmp_path / "sparsyedge-device.json"
     path.write_text(example)
