@@ -22,7 +22,7 @@ myst_heading_anchors = 3
 
 # Docstrings are short prose with `code` in single backticks.
 default_role = "code"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
