@@ -27,7 +27,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check check-native bench-kernels test test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check docs check-native bench-kernels test test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -40,6 +40,17 @@ check: setup  ## linter, formatter, types, layering
 	timeout $(CHECK_LIMIT_S) $(BIN)/ruff format --check .
 	timeout $(CHECK_LIMIT_S) $(BIN)/mypy
 	timeout $(CHECK_LIMIT_S) $(BIN)/lint-imports --no-cache
+
+# Strict: a warning, a broken link between pages or a page that no table of contents lists fails the build.
+docs: $(VENV)/.docs  ## these documents as a site (build/docs/index.html)
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --quiet --jobs auto \
+	  --doctree-dir build/docs-cache docs build/docs
+	@echo "the site is build/docs/index.html"
+
+# sparsyedge is installed already; by its name, pip adds what the extra asks for and does not build it again.
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet 'sparsyedge[docs]'
+	@touch $@
 
 # Sanitizers make the kernels' templates slow to compile, not to run; one level of optimisation is the best of both.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g1

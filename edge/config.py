@@ -102,7 +102,7 @@ class DeviceConfig(Section, frozen=True):
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = msgspec.field(default_factory=available_cores)
     """How many threads train: as many as the device has cores, where it is left out."""
     meter: str = "auto"
-    """What measures energy: `auto`, `none` or one of the meters of hardware/README.md."""
+    """What measures energy: `auto`, `none` or a meter of docs/reference/meters.md."""
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
     """How many seconds the device measures its idle power for when it starts; 0 leaves that out."""
     broker: BrokerConfig = BrokerConfig()

@@ -7,8 +7,8 @@ A weight (a tensor that is pruned) travels as a mask and the values that it keep
 The mask is explicit: a value that is rounded to zero keeps its place. With a base, the model that both sides hold,
 masks are what was dropped of the base's non-zeros, and values are differences. Everything that a header claims is
 checked against the receiver's own table of shapes before memory is taken for it: for the state, a bit per entry and, of
-a mask over a base, two bytes per entry at most; values are read into their places. docs/reference/protocol.md has
-the format byte by byte.
+a mask over a base, two bytes per entry at most; values are read into their places. docs/reference/frame.md has the
+format byte by byte.
 """
 
 from __future__ import annotations

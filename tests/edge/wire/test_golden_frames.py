@@ -75,7 +75,7 @@ def test_every_golden_frame_is_tried() -> None:
 
 
 def test_the_documented_example_is_the_golden_frame() -> None:
-    text = (DOCS / "reference" / "protocol.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "frame.md").read_text(encoding="utf-8")
     block = text.partition("```hex int8.frame\n")[2].partition("```")[0]
     # Bytes come first in a line, in groups; two spaces or more begin the words about them.
     groups = [re.split(r"\s{2,}", line.strip())[0] for line in block.splitlines() if re.match(r" {0,2}[0-9a-f]", line)]
