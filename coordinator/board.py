@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from sparsyedge.coordinator.access import manifest_signature
 from sparsyedge.coordinator.config import RunConfig
@@ -16,7 +17,9 @@ from sparsyedge.coordinator.global_model import GlobalModel
 from sparsyedge.coordinator.outbox import Outbox
 from sparsyedge.coordinator.schedule import learning_rate
 from sparsyedge.edge.artifacts import MANIFEST_NAME, Artifacts
-from sparsyedge.edge.messages import CHUNK_BYTES, Blob, RoundTask
+from sparsyedge.edge.compatibility import FIRST, OURS, Demand, own_software, which_upgrade
+from sparsyedge.edge.messages import CHUNK_BYTES, Blob, DeviceStatus, RoundTask
+from sparsyedge.edge.text import one_line
 from sparsyedge.edge.transfer import blob_of
 
 __all__ = ["Board"]
@@ -41,8 +44,14 @@ class Board:
         self._chunk_bytes = chunk_bytes
         self._seal = seal
         self._task: RoundTask | None = None
-        for role, file in artifacts.manifest.files.items():
-            outbox.put(self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), artifacts.path(role).read_bytes)
+        # The oldest version that can say what the run asks for: the most devices can read it, and none can choose it.
+        self._demand = Demand(
+            protocol=OURS.protocol.oldest, needs=artifacts.manifest.needs or (), software=own_software()
+        )
+        for file in artifacts.manifest.files.values():
+            outbox.put(
+                self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), (artifacts.directory / file.name).read_bytes
+            )
         content = (artifacts.directory / MANIFEST_NAME).read_bytes()
         self._manifest_blob = blob_of(content, chunk_bytes=chunk_bytes)
         self._signature = manifest_signature(config)
@@ -79,6 +88,10 @@ class Board:
             self._outbox.put(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
+            protocol=self._demand.protocol,
+            needs=self._demand.needs or UNSET,
+            speaks=OURS,
+            software=self._demand.software,
             run=self._config.name,
             round=command.round,
             rounds=self._config.rounds,
@@ -111,6 +124,14 @@ class Board:
         """Announce that the round, or the whole run, takes no more updates."""
         if self._task is not None:
             self._announce(msgspec.structs.replace(self._task, state=state))
+
+    def judge(self, device: str, status: DeviceStatus) -> DeviceStatus:
+        """What a device says of itself, with `unfit` where it cannot read what the fleet is told here."""
+        if status.state == "offline":
+            return status
+        speaks = status.speaks or FIRST
+        reason = which_upgrade(device, status.software, speaks, self._demand, manifest=self._manifest.version)
+        return msgspec.structs.replace(status, unfit=one_line(reason), unfit_round=0) if reason else status
 
     def clear(self) -> None:
         """Withdraw all blobs; the last task stays for devices that come later."""

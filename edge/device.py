@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import get_args
@@ -23,6 +22,7 @@ from sparsyedge.edge.agent import Agent
 from sparsyedge.edge.arguments import Parser
 from sparsyedge.edge.cache import Cache
 from sparsyedge.edge.command_table import run_command
+from sparsyedge.edge.compatibility import own_software
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.courier import Courier, Member, last_word, offline_status
 from sparsyedge.edge.data import Dataset, check_classes, form_of, lda_partition, load
@@ -141,7 +141,7 @@ def _member(config: DeviceConfig, *, samples: int) -> Member:
         device=config.id,
         topics=Topics(config.fleet),
         boot_id=uuid.uuid4().hex,
-        software=f"sparsyedge {metadata.version('sparsyedge')}",
+        software=own_software(),
         samples=samples,
     )
 
