@@ -45,9 +45,8 @@ class Board:
         self._seal = seal
         self._task: RoundTask | None = None
         # The oldest version that can say what the run asks for: the most devices can read it, and none can choose it.
-        self._demand = Demand(
-            protocol=OURS.protocol.oldest, needs=artifacts.manifest.needs or (), software=own_software()
-        )
+        self._protocol = OURS.protocol.oldest
+        self._demand = Demand(protocol=self._protocol, needs=artifacts.manifest.needs or (), software=own_software())
         for file in artifacts.manifest.files.values():
             outbox.put(
                 self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), (artifacts.directory / file.name).read_bytes
@@ -88,7 +87,7 @@ class Board:
             self._outbox.put(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
-            protocol=self._demand.protocol,
+            protocol=self._protocol,
             needs=self._demand.needs or UNSET,
             speaks=OURS,
             software=self._demand.software,

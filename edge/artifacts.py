@@ -256,7 +256,7 @@ def _require_readable(found: _Versions, source: str) -> None:
 
 def _next_move(found: int, allowed: Span) -> str:
     if found < allowed.oldest:
-        return f"it was made by an older sparsyedge: run `sparsyedge export` again with {own_software()}"
+        return f"it was made by an older one: run `sparsyedge export` again with {own_software()}"
     return f"{UPGRADE} {own_software()}"
 
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sparsyedge.edge.errors import FrameError, VersionError
 from sparsyedge.edge.text import MAX_TEXT
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 MAX_FEATURES = 64
-MAX_SOFTWARE = 40
+MAX_SOFTWARE = 35
 """Characters of a software's name in a sentence, so that both sides' fit."""
 
 VersionNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
@@ -67,7 +68,7 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIRST = Speaks(protocol=Span(1, 1), manifest=Span(5, 5))
-"""What a message that announces nothing stands for: the first release."""
+"""What a status stands for that announces nothing: the first release."""
 OURS = Speaks(protocol=Span(1, 1), manifest=Span(5, 5), features=())
 """What this sparsyedge reads, as a device and as a coordinator. It writes the oldest of these that can say it."""
 
@@ -75,7 +76,8 @@ OURS = Speaks(protocol=Span(1, 1), manifest=Span(5, 5), features=())
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What the reader of a message must speak. Every message can say so, whatever its kind; few have to."""
 
-    protocol: VersionNumber = FIRST.protocol.newest
+    protocol: VersionNumber | UnsetType = UNSET
+    """The version to read it by; a message that says none, such as a status, is the same in all of them."""
     needs: Features = ()
     software: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
     """Who wrote the message, for people."""
@@ -112,7 +114,7 @@ def read_demand(payload: bytes) -> Demand:
 
 def require_understood(demand: Demand) -> None:
     """Raise VersionError where a message, of whatever kind, asks for more than this sparsyedge has."""
-    if demand.protocol not in OURS.protocol:
+    if demand.protocol is not UNSET and demand.protocol not in OURS.protocol:
         older = "this side" if demand.protocol > OURS.protocol.newest else "the sender"
         raise VersionError(
             f"upgrade sparsyedge on {older}: the message is in protocol {demand.protocol}, this side runs "
@@ -130,7 +132,7 @@ def which_upgrade(device: str, software: str, speaks: Speaks, demand: Demand, *,
     `software` is the device's, `demand` the coordinator's; `manifest` the version of the run's, if it is known.
     """
     member, coordinator = _Side(device, software), _Side("the coordinator", demand.software)
-    if demand.protocol not in speaks.protocol:
+    if demand.protocol is not UNSET and demand.protocol not in speaks.protocol:
         older = member if demand.protocol > speaks.protocol.newest else coordinator
         return (
             f"upgrade sparsyedge on {older.name}: {member} and reads protocol {speaks.protocol}, "
