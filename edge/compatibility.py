@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import Annotated
 
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sparsyedge.edge.errors import FrameError, VersionError
-from sparsyedge.edge.text import MAX_TEXT
+from sparsyedge.edge.text import MAX_TEXT, one_line
 
 __all__ = [
     "FIRST",
@@ -98,8 +99,9 @@ class _Side:
 _DEMAND_DECODER: msgspec.json.Decoder[Demand] = msgspec.json.Decoder(Demand)
 
 
+@cache
 def own_software() -> str:
-    """What this installation calls itself."""
+    """What this installation calls itself; read from its metadata once."""
     return f"sparsyedge {metadata.version('sparsyedge')}"
 
 
@@ -154,6 +156,4 @@ def missing_feature(needs: Iterable[str], features: Iterable[str]) -> str:
 
 
 def _shorten(software: str) -> str:
-    if not software:
-        return "a sparsyedge of unknown version"
-    return software if len(software) <= MAX_SOFTWARE else f"{software[: MAX_SOFTWARE - 3]}..."
+    return one_line(software, MAX_SOFTWARE) or "a sparsyedge of unknown version"

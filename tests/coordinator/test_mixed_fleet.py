@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
+import numpy as np
 import pytest
 from fixtures.scripted_fleet import PATIENCE_S, TOPICS, FakeDevice, Fleet
 
@@ -137,3 +141,37 @@ def test_a_device_that_cannot_read_the_manifest_is_unfit_before_it_fetches_anyth
     assert "reads manifest 6, the run's artifacts have manifest 5" in until_unfit(fleet, "d2")
     device.deliver(device.until_round(2))
     assert run.result().run.state == "finished"
+
+
+def test_a_device_process_of_this_version_says_why_it_does_not_train_under_a_later_coordinator(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, log = tmp_path / "device.toml", tmp_path / "device.log"
+    samples = np.zeros((4, 8, 8, 1), dtype=np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=samples, y_train=np.arange(4), x_test=samples, y_test=np.arange(4))
+    config.write_text(
+        f'id = "pi-7"\nfleet = "lab"\nwork_dir = "work"\nmeter = "none"\n'
+        f'[broker]\nport = {fleet.port}\n[data]\ndataset = "own.npz"\n'
+    )
+    upgrade(monkeypatch, LATER)
+    run = fleet.start(cohort_size=1)
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "sparsyedge.edge", "--config", str(config), "--until-finished"]
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        reason = until_unfit(fleet, "pi-7")
+        assert reason.startswith(f"upgrade sparsyedge on pi-7: pi-7 runs {own_software()} and reads protocol 1, ")
+        assert reason.endswith(f"the coordinator runs {own_software()} and writes protocol 2")
+        (current,) = fleet.join("d2")
+        current.speaks = LATER
+        current.say_hello()
+        deliver_rounds([current])
+        until_s = time.monotonic() + PATIENCE_S
+        while f"not training: {reason}" not in log.read_text():
+            assert time.monotonic() < until_s, log.read_text()
+            time.sleep(0.05)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+    assert run.result().run.state == "finished"
+    assert log.read_text().count("upgrade sparsyedge") == 1

@@ -87,6 +87,7 @@ def test_the_sentence_names_the_device_both_versions_and_the_side_to_upgrade(
 def test_the_sentence_fits_into_a_status_whatever_the_sides_call_themselves() -> None:
     longest = Demand(protocol=10_000, software="s" * MAX_TEXT)
     assert len(which_upgrade("d" * 63, "s" * MAX_TEXT, FIRST, longest)) <= MAX_TEXT
+    assert which_upgrade("pi-07", "a\n\x1b[31mb", FIRST, longest).isprintable()
     assert "pi-07 runs a sparsyedge of unknown version" in which_upgrade("pi-07", "", FIRST, longest)
 
 
