@@ -5,6 +5,7 @@
     ├── DataError              a data set: missing, wrong shape, NaN, label out of range
     ├── ArtifactError          exported graphs: missing file, wrong hash, other version
     ├── FrameError             a model or update that came over the wire and cannot be trusted
+    │   └── VersionError       a message of a version, or with a feature, that this side does not have
     ├── LinkError              the broker: unreachable, refused, silent for too long
     │   └── MessageTooLarge    one message that the broker would not take; the link is as good as before
     ├── SecurityError          an identity, token or signature: missing, refused, not the one that is trusted
@@ -31,6 +32,7 @@ __all__ = [
     "StoreError",
     "StoreLocked",
     "TrainingError",
+    "VersionError",
 ]
 
 
@@ -52,6 +54,10 @@ class ArtifactError(SparsyedgeError):
 
 class FrameError(SparsyedgeError):
     """Bytes from the wire are not a frame that we can decode and trust."""
+
+
+class VersionError(FrameError):
+    """A message needs a version or a feature that this side does not have; the text says which side to upgrade."""
 
 
 class LinkError(SparsyedgeError):

@@ -11,7 +11,7 @@ import msgspec
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.authority.op_libraries import known_libraries, library_content, platform_of
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, OpLibrary
+from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, OpLibrary, amend_manifest, decode_manifest
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.security.signature import CONTEXT, SIGNATURE_NAME, check_signature
 from sparsyedge.edge.storage import write_atomically
@@ -32,14 +32,14 @@ def sign(
     meant = {OpLibrary(platform_of(content), hashlib.sha256(content).hexdigest()) for content in contents}
     listed = sorted(meant | set(known_libraries(authority.folder)), key=msgspec.structs.astuple)
     limit = artifacts.manifest.max_epochs if max_epochs is None else max_epochs
-    manifest = msgspec.structs.replace(artifacts.manifest, op_libraries=tuple(listed), max_epochs=limit)
-    signed = Artifacts(directory, manifest)
+    path = directory / MANIFEST_NAME
+    content = amend_manifest(path.read_bytes(), op_libraries=listed, max_epochs=limit)
+    manifest = decode_manifest(content, source=str(path))
     # A crash in between leaves a signature that does not fit, which is refused, and never one that fits something else.
-    signed.save_manifest()
-    content = (directory / MANIFEST_NAME).read_bytes()
+    write_atomically(path, content)
     signature = authority.private_signing_key().sign(CONTEXT + content).hex()
     write_atomically(directory / SIGNATURE_NAME, f"{signature}\n".encode())
-    return signed
+    return Artifacts(directory, manifest)
 
 
 def unsigned_libraries(authority: Authority, directory: Path) -> tuple[OpLibrary, ...]:

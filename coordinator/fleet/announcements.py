@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.broker_access import manifest_signature
@@ -15,9 +16,11 @@ from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.rounds.events import OpenRound
 from sparsyedge.coordinator.rounds.learning_rates import learning_rate
+from sparsyedge.edge.compatibility import FIRST, OURS, Demand, own_software, which_upgrade
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Blob, RoundTask
+from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Blob, DeviceStatus, RoundTask
+from sparsyedge.edge.text import one_line
 
 __all__ = ["Announcements"]
 
@@ -41,8 +44,13 @@ class Announcements:
         self._chunk_bytes = chunk_bytes
         self._seal = seal
         self._task: RoundTask | None = None
-        for role, file in artifacts.manifest.files.items():
-            publisher.put(self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), artifacts.path(role).read_bytes)
+        # The oldest version that can say what the run asks for: the most devices can read it, and none can choose it.
+        self._protocol = OURS.protocol.oldest
+        self._demand = Demand(protocol=self._protocol, needs=artifacts.manifest.needs or (), software=own_software())
+        for file in artifacts.manifest.files.values():
+            publisher.put(
+                self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), (artifacts.directory / file.name).read_bytes
+            )
         content = (artifacts.directory / MANIFEST_NAME).read_bytes()
         self._manifest_blob = blob_of(content, chunk_bytes=chunk_bytes)
         self._signature = manifest_signature(config)
@@ -79,6 +87,10 @@ class Announcements:
             self._publisher.put(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
+            protocol=self._protocol,
+            needs=self._demand.needs or UNSET,
+            speaks=OURS,
+            software=self._demand.software,
             run=self._config.name,
             round=command.round,
             rounds=self._config.rounds,
@@ -111,6 +123,14 @@ class Announcements:
         """Announce that the round, or the whole run, takes no more updates."""
         if self._task is not None:
             self._announce(msgspec.structs.replace(self._task, state=state))
+
+    def judge(self, device: str, status: DeviceStatus) -> DeviceStatus:
+        """What a device says of itself, with `unfit` where it cannot read what the fleet is told here."""
+        if status.state == "offline":
+            return status
+        speaks = status.speaks or FIRST
+        reason = which_upgrade(device, status.software, speaks, self._demand, manifest=self._manifest.version)
+        return msgspec.structs.replace(status, unfit=one_line(reason), unfit_round=0) if reason else status
 
     def clear(self) -> None:
         """Withdraw all blobs; the last task stays for devices that come later."""

@@ -291,7 +291,8 @@ class Leader:
             log.warning("what an earlier coordinator has left on the broker is unknown: %s", error)
 
     def _note_status(self, message: inbox.StatusChanged) -> None:
-        device, status = message.device, message.status
+        device = message.device
+        status = self._announcements.judge(device, message.status)
         before = self._state.online.get(device)
         if status.state == "offline":
             self._feed(events.DeviceOffline(device, status.boot_id))

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import get_args
@@ -21,6 +20,7 @@ import msgspec
 from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.commands.command_table import run_command
+from sparsyedge.edge.compatibility import own_software
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.data import Dataset, check_classes, form_of, lda_partition, load
 from sparsyedge.edge.data.form import describe
@@ -143,7 +143,7 @@ def _member(config: DeviceConfig, *, samples: int) -> Member:
         device=config.id,
         topics=Topics(config.fleet),
         boot_id=uuid.uuid4().hex,
-        software=f"sparsyedge {metadata.version('sparsyedge')}",
+        software=own_software(),
         samples=samples,
     )
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparsyedge.edge.compatibility import OURS, Speaks, read_demand, which_upgrade
 from sparsyedge.edge.device.fitness import Unfit
 from sparsyedge.edge.errors import FrameError, LinkError
 from sparsyedge.edge.protocol.channel import Channel
@@ -69,6 +70,7 @@ class Member:
     boot_id: str
     software: str
     samples: int
+    speaks: Speaks = OURS
 
 
 def offline_status(boot_id: str) -> bytes:
@@ -182,6 +184,7 @@ class Courier:
             unfit=one_line(self._unfit.reason) if self._unfit else "",
             unfit_round=self._unfit.round if self._unfit else 0,
             alarm=one_line(self._trust.alarm) if self._trust else "",
+            speaks=member.speaks,
         )
         self._publish_status(encode(status))
 
@@ -201,12 +204,21 @@ class Courier:
             # Nobody signs an empty message, with which a coordinator that has just started clears the topic.
             return
         try:
+            if payload and (reason := self._which_upgrade(payload)):
+                # The task comes again with every refresh; the reason is logged once, as that for not training.
+                self.unreadable = reason
+                return
             self.task = decode(payload, RoundTask) if payload else None
         except FrameError as error:
             self.unreadable = f"cannot read the coordinator's task: {error}; do both run the same version?"
             raise
         self.unreadable = ""
         self._announced += 1
+
+    def _which_upgrade(self, payload: bytes) -> str:
+        """Which side to upgrade before this device can read the task; empty where it can."""
+        member = self._member
+        return which_upgrade(member.device, member.software, member.speaks, read_demand(payload))
 
     def _put_chunk(self, assembly: Assembly, index: str, payload: bytes) -> None:
         if not payload and assembly.blob.bytes:

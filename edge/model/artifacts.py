@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from sparsyedge.edge.compatibility import OURS, Features, Span, missing_feature, own_software
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
@@ -32,12 +34,14 @@ __all__ = [
     "OpLibrary",
     "Parameter",
     "SampleType",
+    "amend_manifest",
     "decode_manifest",
     "encode_manifest",
 ]
 
-MANIFEST_VERSION = 5
+MANIFEST_VERSION = OURS.manifest.newest
 MANIFEST_NAME = "manifest.json"
+UPGRADE = "upgrade sparsyedge on this machine, or run `sparsyedge export` again with"
 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
 DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
@@ -52,6 +56,9 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 MAX_FILE_BYTES = 1 << 30
+MAX_FILES = 32
+Role = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
+"""A FileRole, or one of a later version: devices fetch only those they know, and coordinators offer all."""
 DEFAULT_MAX_EPOCHS = 1000
 SampleType = Literal["uint8", "int16", "float32"]
 """How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
@@ -60,7 +67,7 @@ MAX_NAME = 200
 ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class File(msgspec.Struct, frozen=True):
     """One file of the artifacts."""
 
     name: FileName
@@ -68,7 +75,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE_BYTES)]
 
 
-class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Parameter(msgspec.Struct, frozen=True):
     """One named tensor of the state; BatchNorm's running statistics are in the table and not trainable."""
 
     name: str
@@ -79,7 +86,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Places of the layer's output plane that a prunable weight is applied at; 0 for every other parameter."""
 
 
-class BatchNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BatchNorm(msgspec.Struct, frozen=True):
     """Where one BatchNorm layer keeps its running statistics, and which graph outputs bring their new values."""
 
     mean: str
@@ -90,7 +97,7 @@ class BatchNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Positions per sample (height x width) that the statistics are taken over."""
 
 
-class OpLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OpLibrary(msgspec.Struct, frozen=True):
     """An op library that devices may run the graphs with."""
 
     platform: Annotated[str, msgspec.Meta(max_length=64)]
@@ -98,8 +105,11 @@ class OpLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything a device must know about the artifacts before it loads one of them."""
+class Manifest(msgspec.Struct, frozen=True):
+    """Everything a device must know about the artifacts before it loads one of them.
+
+    A field that it does not declare is ignored, as in a message: docs/protocol.md, "Versions".
+    """
 
     version: int
     ops_abi: int
@@ -119,7 +129,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The weight of the old running value (torch's momentum is one minus this)."""
     initial_model: Sha256
     """The model id of the state in the checkpoint."""
-    files: dict[FileRole, File]
+    files: Annotated[dict[Role, File], msgspec.Meta(max_length=MAX_FILES)]
     class_names: tuple[ClassName, ...] = ()
     """What the classes are called, in the order of their numbers; empty where nobody named them."""
     sample_type: SampleType = "uint8"
@@ -128,6 +138,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The op libraries that devices may run the graphs with; filled in when the artifacts are signed."""
     max_epochs: Positive = DEFAULT_MAX_EPOCHS
     """What devices of a secured fleet train in one round at most, whatever a task asks for; set by signing as well."""
+    needs: Features | UnsetType = UNSET
+    """The features that whoever uses the artifacts must have: one that lacks any of them refuses the manifest."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -162,7 +174,10 @@ class Artifacts:
 
     @property
     def id(self) -> str:
-        """The hash of all that decides what is trained: the same before and after signing."""
+        """The hash of all that decides what is trained: the same before and after signing.
+
+        An optional field that is added to the manifest decides nothing of that, so it is left out here as well.
+        """
         unsigned = msgspec.structs.replace(self.manifest, op_libraries=(), max_epochs=DEFAULT_MAX_EPOCHS)
         return hashlib.sha256(encode_manifest(unsigned)).hexdigest()
 
@@ -180,6 +195,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
+def amend_manifest(content: bytes, **changes: Any) -> bytes:
+    """A manifest with other values in some fields; whatever a later version has put into it stays."""
+    fields = msgspec.json.decode(content, type=dict[str, Any])
+    fields.update(msgspec.to_builtins(changes))
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
+
+
 def decode_manifest(content: bytes, *, source: str) -> Manifest:
     """Parse a manifest and refuse one of another version; `source` names it in the error."""
     try:
@@ -187,16 +209,7 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
     # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ArtifactError(f"{source} is not a manifest: {error}; run `sparsyedge export` again") from error
-    if versions.version != MANIFEST_VERSION:
-        raise ArtifactError(
-            f"{source} has manifest version {versions.version}, this sparsyedge reads version {MANIFEST_VERSION}; "
-            f"run `sparsyedge export` again with the version that the devices have"
-        )
-    if versions.ops_abi != ABI_VERSION:
-        raise ArtifactError(
-            f"{source} needs op library ABI {versions.ops_abi}, this sparsyedge has ABI {ABI_VERSION}; "
-            f"run `sparsyedge export` again with the version that the devices have"
-        )
+    _require_readable(versions, source)
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
@@ -215,10 +228,36 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
 
 
 class _Versions(msgspec.Struct):
-    """The two keys that decide whether the rest can be understood at all."""
+    """The keys that decide whether the rest can be understood at all."""
 
     version: int
     ops_abi: int
+    needs: Features = ()
+
+
+def _require_readable(found: _Versions, source: str) -> None:
+    """Raise ArtifactError where this sparsyedge is too new or too old, with the next move: export again, or upgrade."""
+    abi = Span(ABI_VERSION, ABI_VERSION)
+    if found.version not in OURS.manifest:
+        raise ArtifactError(
+            f"{source} has manifest version {found.version}, this sparsyedge reads version {OURS.manifest}; "
+            f"{_next_move(found.version, OURS.manifest)}"
+        )
+    if found.ops_abi not in abi:
+        raise ArtifactError(
+            f"{source} needs op library ABI {found.ops_abi}, this sparsyedge has ABI {abi}; "
+            f"{_next_move(found.ops_abi, abi)}"
+        )
+    if missing := missing_feature(found.needs, OURS.features):
+        raise ArtifactError(
+            f"{source} needs {missing}, which this sparsyedge does not have; {UPGRADE} {own_software()}"
+        )
+
+
+def _next_move(found: int, allowed: Span) -> str:
+    if found < allowed.oldest:
+        return f"it was made by an older one: run `sparsyedge export` again with {own_software()}"
+    return f"{UPGRADE} {own_software()}"
 
 
 def _check_file(path: Path, expected: File) -> None:

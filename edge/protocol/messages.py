@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from sparsyedge.edge.compatibility import FIRST, Features, Speaks, VersionNumber, read_demand, require_understood
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.device.energy import Kind, PhaseCost
-from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.errors import FrameError, VersionError
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.wire.envelope import Codec
 
@@ -43,7 +45,8 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = "v1"
+TOPIC_TREE = "v1"
+"""Where both sides meet, whatever protocol they speak: it changes only if the announcements themselves must."""
 CHUNK_BYTES = 96 * 1024
 """Fits the smallest packet cap among common brokers (128 KB) with room for the topic."""
 MIN_CHUNK_BYTES = 1024
@@ -67,8 +70,13 @@ RoundNumber = Annotated[int, msgspec.Meta(ge=1)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A control message; a field that it does not declare is refused."""
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A control message.
+
+    A field that it does not declare is ignored: a later version may have sent it. One that must not be ignored comes
+    with a feature in `needs`. New fields are optional, with UNSET as their default. docs/protocol.md, "Versions", has
+    the whole rule.
+    """
 
 
 class Blob(Message, frozen=True):
@@ -125,6 +133,14 @@ class RoundTask(Message, frozen=True):
     """How the values of updates travel; where there is nothing to be a difference to, int8 travels as bf16."""
     deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)] = ()
     """The model once more for devices that hold an earlier one, the latest of those first."""
+    protocol: VersionNumber = FIRST.protocol.newest
+    """The version that a reader of this message must speak, and in which devices answer."""
+    needs: Features | UnsetType = UNSET
+    """The features that a reader must have: one that lacks any of them refuses the task."""
+    speaks: Speaks | UnsetType = UNSET
+    """What the coordinator reads."""
+    software: Text = ""
+    """The coordinator's, for people."""
     signature: Ed25519Signature = ""
     """The operator's signature of the manifest; devices of a secured fleet take no other."""
     certificate: RunCertificate | None = None
@@ -167,6 +183,8 @@ class DeviceStatus(Message, frozen=True):
     """The one round that `unfit` is about; 0 where it holds until the device says otherwise."""
     alarm: Text = ""
     """What somebody tries on the device, such as forged tasks; empty where nothing was noticed since its start."""
+    speaks: Speaks | UnsetType = UNSET
+    """What the device reads; compatibility.FIRST where it does not say."""
 
 
 class Report(Message, frozen=True):
@@ -258,7 +276,7 @@ class Topics:
 
     @property
     def root(self) -> str:
-        return f"se/{PROTOCOL_VERSION}/{self.fleet}"
+        return f"se/{TOPIC_TREE}/{self.fleet}"
 
     @property
     def round(self) -> str:
@@ -314,6 +332,7 @@ class Topics:
 
 
 Decoded = TypeVar("Decoded", bound=Message)
+T = TypeVar("T")
 
 
 def encode(message: Message) -> bytes:
@@ -322,18 +341,26 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes, kind: type[Decoded]) -> Decoded:
-    """Read a control message; raises FrameError that says what does not fit."""
+    """Read a control message; raises FrameError that says what does not fit.
+
+    A VersionError is one that says which side to upgrade.
+    """
     decoder: msgspec.json.Decoder[Decoded] = _DECODERS.get(kind) or msgspec.json.Decoder(kind)
-    try:
-        return decoder.decode(payload)
-    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"not a valid {kind.__name__}: {error}") from error
+    return _decode(payload, decoder, kind.__name__)
 
 
 def decode_reply(payload: bytes) -> Reply:
     """Read what the coordinator answered to an offer."""
+    return _decode(payload, _REPLY_DECODER, "reply")
+
+
+def _decode(payload: bytes, decoder: msgspec.json.Decoder[T], kind: str) -> T:
     try:
-        return _REPLY_DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"not a valid reply: {error}") from error
+        # What a message needs comes first: it explains why the rest may be unreadable.
+        require_understood(read_demand(payload))
+        return decoder.decode(payload)
+    except VersionError:
+        raise
+    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    except (FrameError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"not a valid {kind}: {error}") from error

@@ -102,7 +102,7 @@ def artifacts(tmp_path: Path, manifest: Manifest, template: onnx.ModelProto) -> 
     }
     for role, content in contents.items():
         (directory / role).write_bytes(content)
-        manifest.files[role] = File(role, hashlib.sha256(content).hexdigest(), len(content))  # type: ignore[index]
+        manifest.files[role] = File(role, hashlib.sha256(content).hexdigest(), len(content))
     artifacts = Artifacts(directory, manifest)
     artifacts.save_manifest()
     return artifacts

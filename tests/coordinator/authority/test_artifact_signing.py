@@ -115,6 +115,18 @@ def test_a_run_says_which_devices_will_refuse_artifacts_that_were_signed_before_
     assert "(linux-aarch64) will refuse" in caplog.text
 
 
+def test_signing_keeps_what_a_later_version_has_put_into_the_manifest(
+    authority: Authority, artifacts: Artifacts
+) -> None:
+    path = artifacts.directory / MANIFEST_NAME
+    path.write_bytes(path.read_bytes().replace(b"{\n", b'{\n  "added_later": {"x": [1.5]},\n', 1))
+    sign(authority, artifacts.directory, max_epochs=7)
+    content, signature = signed_manifest(artifacts.directory)
+    check_signature(content, signature, signing_key=authority.signing_key)
+    assert msgspec.json.decode(content)["added_later"] == {"x": [1.5]}
+    assert decode_manifest(content, source="it").max_epochs == 7
+
+
 def test_signing_again_leaves_a_run_able_to_go_on(authority: Authority, artifacts: Artifacts, tmp_path: Path) -> None:
     before = artifacts.id
     assert sign(authority, artifacts.directory).id == before

@@ -44,6 +44,20 @@ def test_good_messages_are_understood() -> None:
     assert read(TOPICS, Received(TOPICS.upload("d1", SHA, 3), b"abc", False)) == Chunk("d1", SHA, 3, b"abc")
 
 
+def test_a_field_of_a_later_version_is_ignored_and_a_feature_of_one_is_garbage_that_says_whom_to_upgrade() -> None:
+    for message in (STATUS, OFFER, REPORT):
+        plain = received(message)
+        optional, needed = (
+            Received(plain.topic, plain.payload[:-1] + addition, False)
+            for addition in (b',"later":[1]}', b',"needs":["later"]}')
+        )
+        assert read(TOPICS, optional) == read(TOPICS, plain)
+        refused = read(TOPICS, needed)
+        assert isinstance(refused, Garbage)
+        assert "upgrade sparsyedge on this side: it runs sparsyedge" in refused.reason
+        assert "without `later`" in refused.reason
+
+
 @pytest.mark.parametrize(
     "message",
     [

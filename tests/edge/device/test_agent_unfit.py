@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fixtures.fake_coordinator import TOPICS, Coordinator, FakeSession, frame_of, manifest, round_task
 
+from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.device import agent as agent_module
 from sparsyedge.edge.device import courier as courier_module
 from sparsyedge.edge.device import fitness as fitness_module
@@ -127,16 +128,63 @@ def test_a_model_that_cannot_be_fetched_becomes_a_reason_after_some_tries(
 def test_a_task_that_cannot_be_read_is_a_reason_until_one_comes_that_can(
     coordinator: Coordinator, make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer = encode(round_task())[:-1] + b',"added_later":1}'
-    coordinator.inbox.append(Received(TOPICS.round, newer, retained=True))
+    broken = encode(round_task()).replace(b'"epochs":2', b'"epochs":"two"')
+    coordinator.inbox.append(Received(TOPICS.round, broken, retained=True))
     agent = make_agent()
     for _ in range(3):
         agent._take_turn()
     assert "cannot read the coordinator's task" in last_status(coordinator).unfit
-    assert "added_later" in last_status(coordinator).unfit
+    assert "$.epochs" in last_status(coordinator).unfit
     coordinator.announce(round_task())
     agent.run()
     assert len(coordinator.sent("report")) == 1
+
+
+@pytest.mark.parametrize(
+    ("addition", "reason"),
+    [
+        (
+            b'"protocol":2,"software":"sparsyedge 0.9.0"',
+            "upgrade sparsyedge on pi-01: pi-01 runs test and reads protocol 1, "
+            "the coordinator runs sparsyedge 0.9.0 and writes protocol 2",
+        ),
+        (
+            b'"needs":["codec-int4"],"software":"sparsyedge 0.9.0"',
+            "upgrade sparsyedge on pi-01: pi-01 runs test without `codec-int4`, "
+            "the coordinator runs sparsyedge 0.9.0 and needs it",
+        ),
+    ],
+)
+def test_a_task_of_a_later_version_is_a_reason_that_says_whom_to_upgrade_and_is_logged_once(
+    addition: bytes,
+    reason: str,
+    coordinator: Coordinator,
+    make_agent: MakeAgent,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Its other fields may be unreadable, and it comes again with every refresh.
+    newer = encode(round_task()).replace(b'"epochs":2', b'"epochs":{"least":2}')[:-1] + b"," + addition + b"}"
+    agent = make_agent()
+    for _ in range(3):
+        coordinator.inbox.append(Received(TOPICS.round, newer, retained=True))
+        agent._take_turn()
+        agent._take_turn()
+    assert last_status(coordinator).unfit == reason
+    assert [record.getMessage() for record in caplog.records] == [f"not training: {reason}"]
+    assert coordinator.sent("offer") == []
+    coordinator.announce(round_task())
+    agent.run()
+    assert len(coordinator.sent("report")) == 1
+
+
+def test_a_task_with_an_optional_field_of_a_later_version_is_done(
+    coordinator: Coordinator, make_agent: MakeAgent
+) -> None:
+    newer = encode(round_task())[:-1] + b',"added_later":{"x":1}}'
+    coordinator.inbox.append(Received(TOPICS.round, newer, retained=True))
+    make_agent().run()
+    assert len(coordinator.sent("report")) == 1
+    assert decode(coordinator.sent("status")[0], DeviceStatus).speaks == OURS
 
 
 def test_a_reason_travels_as_one_printable_line_of_bounded_length() -> None:

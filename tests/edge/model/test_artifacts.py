@@ -11,6 +11,7 @@ from sparsyedge.edge.model.artifacts import (
     MANIFEST_VERSION,
     Artifacts,
     FileRole,
+    amend_manifest,
     decode_manifest,
     encode_manifest,
 )
@@ -109,13 +110,51 @@ def test_altered_file_is_refused_with_both_hashes(folder: Path) -> None:
         Artifacts.load(folder)
 
 
-def test_manifest_of_another_version_is_refused_before_the_rest_is_read() -> None:
+def test_newer_manifest_is_refused_before_the_rest_is_read_with_upgrading_as_the_next_move() -> None:
     sentence = refuse({"version": 99, "ops_abi": ABI_VERSION, "something": "new"})
-    assert f"version 99, this sparsyedge reads version {MANIFEST_VERSION}" in sentence
+    assert f"version 99, this sparsyedge reads version {MANIFEST_VERSION}; upgrade sparsyedge on this" in sentence
+
+
+def test_older_manifest_is_refused_with_exporting_again_as_the_next_move() -> None:
+    sentence = refuse({"version": 4, "ops_abi": ABI_VERSION})
+    assert f"version 4, this sparsyedge reads version {MANIFEST_VERSION}; it was made by an older one" in sentence
+    assert "upgrade" not in sentence
 
 
 def test_manifest_for_another_op_library_is_refused() -> None:
-    assert f"ABI 99, this sparsyedge has ABI {ABI_VERSION}" in refuse({**manifest(), "ops_abi": 99})
+    newer, older = (refuse({**manifest(), "ops_abi": abi}) for abi in (99, 1))
+    assert f"ABI 99, this sparsyedge has ABI {ABI_VERSION}; upgrade sparsyedge on this machine" in newer
+    assert f"ABI 1, this sparsyedge has ABI {ABI_VERSION}; it was made by an older one" in older
+
+
+def test_manifest_that_needs_an_unknown_feature_is_refused_before_the_rest_is_read() -> None:
+    sentence = refuse({"version": MANIFEST_VERSION, "ops_abi": ABI_VERSION, "needs": ["tied-weights"]})
+    assert "needs `tied-weights`, which this sparsyedge does not have; upgrade sparsyedge on this machine" in sentence
+
+
+def test_fields_and_files_of_a_later_version_change_nothing() -> None:
+    content = manifest()
+    plain = decode_manifest(msgspec.json.encode(content), source="x")
+    content["added_later"] = {"deep": [1]}
+    content["parameters"][0]["added_later"] = 1
+    content["files"]["vocabulary"] = {"name": "words.txt", "sha256": "0" * 64, "bytes": 5, "added_later": 1}
+    later = decode_manifest(msgspec.json.encode(content), source="x")
+    assert later.files.pop("vocabulary").name == "words.txt"
+    assert later == plain
+
+
+def test_a_method_is_understood_in_full_or_refused() -> None:
+    # Every field of it changes what is trained, so none may be ignored.
+    content = manifest()
+    content["method"]["added_later"] = 1
+    assert "unknown field `added_later` - at `$.method`" in refuse(content)
+
+
+def test_amending_a_manifest_keeps_what_a_later_version_has_put_into_it(folder: Path) -> None:
+    content = encode_manifest(Artifacts.load(folder).manifest)
+    assert amend_manifest(content) == content
+    later = content.replace(b"{\n", b'{\n  "added_later": 1,\n', 1)
+    assert amend_manifest(later, max_epochs=3) == later.replace(b'"max_epochs": 1000', b'"max_epochs": 3')
 
 
 @pytest.mark.parametrize("name", ["../evil.onnx", "/etc/passwd", "a/b.onnx", "..", ".hidden", "", "a\0b", "x\n", "é"])
@@ -141,7 +180,8 @@ def test_bytes_that_are_no_manifest_are_refused(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("width", 0), ("classes", -1), ("input_shape", [3, 32]), ("initial_model", "xyz"), ("extra", 1)]
+    ("key", "value"),
+    [("width", 0), ("classes", -1), ("input_shape", [3, 32]), ("initial_model", "xyz"), ("max_epochs", 0)],
 )
 def test_field_out_of_bounds_is_refused(key: str, value: object) -> None:
     assert "not a valid manifest" in refuse({**manifest(), key: value})

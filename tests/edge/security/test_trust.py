@@ -193,16 +193,39 @@ def test_the_coordinator_hears_of_forged_tasks_with_the_next_status(courier: Cou
     assert "refused 1 forged or replayed tasks" in decode(coordinator.sent("status")[-1], DeviceStatus).alarm
 
 
-def test_a_signed_task_that_cannot_be_read_is_a_reason_not_to_train(courier: Courier, coordinator: Coordinator) -> None:
-    # As a coordinator of another version would write it.
+def sealed_by_another_version(**fields: object) -> bytes:
     certificate = certify(public(RUN_KEY), fleet="home", run="demo", serial=5, signing_key=SIGNING_KEY)
     content = msgspec.json.decode(encode(round_task(certificate=certificate)))
     content.pop("proof")
-    signed = msgspec.json.encode({**content, "colour": "red"})[:-1]
+    signed = msgspec.json.encode({**content, **fields})[:-1]
     proof = RUN_KEY.sign(b"sparsyedge task 1\n" + signed).hex()
-    receive(courier, coordinator, signed + f',"proof":"{proof}"}}'.encode())
+    return signed + f',"proof":"{proof}"}}'.encode()
+
+
+def test_a_signed_task_that_cannot_be_read_is_a_reason_not_to_train(courier: Courier, coordinator: Coordinator) -> None:
+    receive(courier, coordinator, sealed_by_another_version(epochs="two"))
     assert courier.task is None
     assert "do both run the same version" in courier.unreadable
+
+
+def test_a_signed_task_may_have_fields_of_a_later_version(courier: Courier, coordinator: Coordinator) -> None:
+    receive(courier, coordinator, sealed_by_another_version(colour="red", more={"deep": [1]}))
+    assert courier.task is not None
+    assert (courier.task.run, courier.unreadable) == ("demo", "")
+
+
+def test_a_signed_field_of_a_later_version_cannot_be_altered(courier: Courier, coordinator: Coordinator) -> None:
+    honest = sealed_by_another_version(colour="red")
+    receive(courier, coordinator, honest.replace(b'"red"', b'"rod"'))
+    receive(courier, coordinator, honest[:-1] + b',"colour":"red"}')
+    assert courier.task is None
+
+
+def test_a_forged_version_does_not_make_a_device_unfit(courier: Courier, coordinator: Coordinator) -> None:
+    receive(courier, coordinator, encode(round_task(protocol=9)))
+    assert courier.unreadable == ""
+    receive(courier, coordinator, sealed_by_another_version(protocol=9))
+    assert courier.unreadable.startswith("upgrade sparsyedge on pi-01: ")
 
 
 def test_a_device_trains_the_honest_round_while_forged_tasks_come_in(

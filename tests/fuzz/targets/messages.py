@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.protocol.messages import (
@@ -62,10 +63,15 @@ TASK = RoundTask(
     deadline_unix_s=1.8e9,
     codec="bf16",
     deltas=(Delta(base=SHA, model=BLOB),),
+    needs=(),
+    speaks=OURS,
+    software="sparsyedge 0.1.0",
     signature="cd" * 64,
 )
 OFFER = Offer(run="demo", round=3, base=SHA, update=BLOB, samples=300, report=REPORT)
-STATUS = DeviceStatus(state="online", boot_id="0f" * 8, samples=300, software="0.1.0", unfit="too warm: 81 C")
+STATUS = DeviceStatus(
+    state="online", boot_id="0f" * 8, samples=300, software="0.1.0", unfit="too warm: 81 C", speaks=OURS
+)
 
 HONEST: list[Message] = [
     TASK,
@@ -91,6 +97,7 @@ def seeds() -> list[bytes]:
     return [
         *(bytes([number]) + encode(message) for number, message in enumerate(HONEST)),
         *(bytes([len(HONEST)]) + encode(message) for message in REPLIES),
+        bytes([3]) + b'{"of_later":[{}],' + encode(STATUS)[1:],
     ]
 
 

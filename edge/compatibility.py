@@ -1,0 +1,159 @@
+"""Which versions each side speaks, and which side to upgrade where they have none in common. No I/O.
+
+docs/protocol.md, "Versions", has the rule. In short: readers ignore fields that they do not know; a field that must not
+be ignored comes with a feature, named in `needs`, and a reader without that feature refuses the whole message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sparsyedge.edge.errors import FrameError, VersionError
+from sparsyedge.edge.text import MAX_TEXT, one_line
+
+__all__ = [
+    "FIRST",
+    "OURS",
+    "Demand",
+    "Feature",
+    "Features",
+    "Span",
+    "Speaks",
+    "VersionNumber",
+    "missing_feature",
+    "own_software",
+    "read_demand",
+    "require_understood",
+    "which_upgrade",
+]
+
+MAX_FEATURES = 64
+MAX_SOFTWARE = 35
+"""Characters of a software's name in a sentence, so that both sides' fit."""
+
+VersionNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+Feature = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,39}\Z")]
+Features = Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MAX_FEATURES)]
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """The versions that somebody reads, both ends included; `[oldest, newest]` in JSON."""
+
+    oldest: VersionNumber
+    newest: VersionNumber
+
+    def __post_init__(self) -> None:
+        if self.oldest > self.newest:
+            raise ValueError(f"the oldest version, {self.oldest}, is above the newest, {self.newest}")
+
+    def __contains__(self, version: int) -> bool:
+        return self.oldest <= version <= self.newest
+
+    def __str__(self) -> str:
+        return f"{self.oldest}" if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+
+
+class Speaks(msgspec.Struct, frozen=True, kw_only=True):
+    """What one side reads. Devices announce it in their status, coordinators in the task; its fields never change."""
+
+    protocol: Span
+    manifest: Span
+    features: Features = ()
+
+
+FIRST = Speaks(protocol=Span(1, 1), manifest=Span(5, 5))
+"""What a status stands for that announces nothing: the first release."""
+OURS = Speaks(protocol=Span(1, 1), manifest=Span(5, 5), features=())
+"""What this sparsyedge reads, as a device and as a coordinator. It writes the oldest of these that can say it."""
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What the reader of a message must speak. Every message can say so, whatever its kind; few have to."""
+
+    protocol: VersionNumber | UnsetType = UNSET
+    """The version to read it by; a message that says none, such as a status, is the same in all of them."""
+    needs: Features = ()
+    software: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
+    """Who wrote the message, for people."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two in a sentence."""
+
+    name: str
+    software: str
+
+    def __str__(self) -> str:
+        return f"{self.name} runs {_shorten(self.software)}"
+
+
+# Made once, before there are threads: see edge/protocol/messages.py.
+_DEMAND_DECODER: msgspec.json.Decoder[Demand] = msgspec.json.Decoder(Demand)
+
+
+@cache
+def own_software() -> str:
+    """What this installation calls itself; read from its metadata once."""
+    return f"sparsyedge {metadata.version('sparsyedge')}"
+
+
+def read_demand(payload: bytes) -> Demand:
+    """What a message asks of its reader, whatever else is in it; raises FrameError where that cannot be read."""
+    try:
+        return _DEMAND_DECODER.decode(payload)
+    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(str(error)) from error
+
+
+def require_understood(demand: Demand) -> None:
+    """Raise VersionError where a message, of whatever kind, asks for more than this sparsyedge has."""
+    if demand.protocol is not UNSET and demand.protocol not in OURS.protocol:
+        older = "this side" if demand.protocol > OURS.protocol.newest else "the sender"
+        raise VersionError(
+            f"upgrade sparsyedge on {older}: the message is in protocol {demand.protocol}, this side runs "
+            f"{own_software()} and reads protocol {OURS.protocol}"
+        )
+    if missing := missing_feature(demand.needs, OURS.features):
+        raise VersionError(
+            f"upgrade sparsyedge on this side: it runs {own_software()} without {missing}, which the message needs"
+        )
+
+
+def which_upgrade(device: str, software: str, speaks: Speaks, demand: Demand, *, manifest: int | None = None) -> str:
+    """Why a device cannot take part in a run, the next move first; empty where it can.
+
+    `software` is the device's, `demand` the coordinator's; `manifest` the version of the run's, if it is known.
+    """
+    member, coordinator = _Side(device, software), _Side("the coordinator", demand.software)
+    if demand.protocol is not UNSET and demand.protocol not in speaks.protocol:
+        older = member if demand.protocol > speaks.protocol.newest else coordinator
+        return (
+            f"upgrade sparsyedge on {older.name}: {member} and reads protocol {speaks.protocol}, "
+            f"{coordinator} and writes protocol {demand.protocol}"
+        )
+    if manifest is not None and manifest not in speaks.manifest:
+        move = f"upgrade sparsyedge on {device}"
+        if manifest < speaks.manifest.oldest:
+            move = f"run `sparsyedge export` again with {_shorten(software)}"
+        return f"{move}: {member} and reads manifest {speaks.manifest}, the run's artifacts have manifest {manifest}"
+    if missing := missing_feature(demand.needs, speaks.features):
+        return f"upgrade sparsyedge on {device}: {member} without {missing}, {coordinator} and needs it"
+    return ""
+
+
+def missing_feature(needs: Iterable[str], features: Iterable[str]) -> str:
+    """The first feature that is needed and not there; empty where all are."""
+    return next((f"`{need}`" for need in needs if need not in features), "")
+
+
+def _shorten(software: str) -> str:
+    return one_line(software, MAX_SOFTWARE) or "a sparsyedge of unknown version"
