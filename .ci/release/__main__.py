@@ -52,18 +52,16 @@ def make_release(repository: Path, version: str, notes: str, epoch: int) -> None
     shutil.rmtree(workshop, ignore_errors=True)
     made = workshop / "made"
     made.mkdir(parents=True)
+    tracked = tracked_files(repository)
     _say("building the sdist, and from it the wheels for x86-64 and aarch64")
     packages = build_packages(export_tree(repository, workshop / "tree"), made, epoch=epoch)
-    check_packages(packages, tracked_files(repository), version)
+    check_packages(packages, tracked, version)
     try_packages(packages, workshop, version)
     (made / NOTES).write_text(notes, encoding="utf-8")
     write_sums(made)
     out = repository / "dist" / version
-    _say(
-        "no earlier build to compare with"
-        if not same_as_before(made, out)
-        else "identical to the build before, byte for byte"
-    )
+    same = same_as_before(made, out)
+    _say("identical to the build before, byte for byte" if same else "no earlier build to compare with")
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(exist_ok=True)
     made.rename(out)
