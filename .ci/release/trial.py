@@ -25,6 +25,7 @@ ARM_TOOLS = ("qemu-aarch64-static", "mmdebstrap")
 
 def try_in_new_environment(package: Path, folder: Path, *, version: str, frame: Path) -> None:
     """Install a wheel or an sdist with its dependencies into a new environment, and read a frame with it."""
+    folder = folder.resolve()
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin/python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -37,6 +38,7 @@ def try_on_emulated_arm(wheel: Path, tree: Path, *, version: str, frame: Path) -
     missing = [tool for tool in ARM_TOOLS if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
         return f"needs {' and '.join(missing)}" if missing else "needs root, for chroot"
+    tree = tree.resolve()
     build_tree(tree, wheel)
     shutil.copy(frame, tree / "tmp" / frame.name)
     python = emulated(tree, "-E", f"PYTHONPATH={SITE}", "/usr/bin/python3")
