@@ -186,3 +186,27 @@ arm-tools:
 
 clean:  ## remove what was built and installed
 	rm -rf $(VENV) $(STOCK) .typing build dist
+
+# --- releases, and other Pythons: docs/releasing.md ---------------------------------------------------------------
+
+.PHONY: release test-device
+
+# For hosted CI, which builds what was tagged: make release RELEASE=--tagged
+RELEASE ?=
+release: $(VENV)/.release arm-tools  ## sdist, wheels for x86-64 and aarch64, notes and hashes, checked and tried (dist/VERSION)
+	PYTHONPATH=.ci $(BIN)/python -m release $(RELEASE)
+
+$(VENV)/.release: $(VENV)/.installed
+	$(BIN)/pip install --quiet $(shell sed -n 's/^release = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d ',')
+	@touch $@
+
+# What a device installs, on any Python that has a stock onnxruntime: make test-device PYTHON=python3.13
+DEVICE_VERSION = $(shell $(PYTHON) -c 'import sys; print(*sys.version_info[:2], sep=".")')
+DEVICE_VENV = build/device-$(DEVICE_VERSION)
+DEVICE_TESTS := hypothesis pytest pytest-timeout pytest-xdist
+test-device: mosquitto  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
+	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
+	rm -rf $(DEVICE_VENV)
+	$(PYTHON) -m venv $(DEVICE_VENV)
+	$(DEVICE_VENV)/bin/pip install --quiet '.[coordinator,images]' $(DEVICE_TESTS)
+	SPARSYEDGE_TEST_INSTALL=device $(DEVICE_VENV)/bin/python -m pytest -q -n 2 -p no:cacheprovider $(TESTS)

@@ -1,6 +1,6 @@
 """Which versions each side speaks, and which side to upgrade where they have none in common. No I/O.
 
-docs/protocol.md, "Versions", has the rule. In short: readers ignore fields that they do not know; a field that must not
+docs/reference/protocol.md has the rule. In short: readers ignore fields that they do not know; a field that must not
 be ignored comes with a feature, named in `needs`, and a reader without that feature refuses the whole message.
 """
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 
 pytest_plugins = [
-    "fixtures.artifacts",
+    # `make test-device` sets it. Without it a test that cannot import torch fails, as it should.
+    "fixtures.device_install" if os.environ.get("SPARSYEDGE_TEST_INSTALL") == "device" else "fixtures.artifacts",
     "fixtures.broker",
     "fixtures.fake_coordinator",
     "fixtures.secured",

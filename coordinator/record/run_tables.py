@@ -43,7 +43,7 @@ class RunTables:
         return dataclasses.asdict(self._store.run())
 
     def rounds(self) -> list[Row]:
-        """A row per closed round: accuracy, sparsity, bytes, seconds, and the figures of docs/metrics.md."""
+        """A row per closed round: accuracy, sparsity, bytes, seconds, and the figures of docs/reference/metrics.md."""
         figures = self._store.metrics()
         names = dict.fromkeys(name for row in figures.values() for name in row)
         rows: list[Row] = []

@@ -108,7 +108,7 @@ class OpLibrary(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """Everything a device must know about the artifacts before it loads one of them.
 
-    A field that it does not declare is ignored, as in a message: docs/protocol.md, "Versions".
+    A field that it does not declare is ignored, as in a message: docs/reference/protocol.md, "Versions".
     """
 
     version: int

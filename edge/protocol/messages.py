@@ -74,7 +74,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A control message.
 
     A field that it does not declare is ignored: a later version may have sent it. One that must not be ignored comes
-    with a feature in `needs`. New fields are optional, with UNSET as their default. docs/protocol.md, "Versions", has
+    with a feature in `needs`. New fields are optional, with UNSET as their default. docs/reference/protocol.md has
     the whole rule.
     """
 

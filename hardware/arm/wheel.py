@@ -1,5 +1,6 @@
 """`make wheel-aarch64`: the wheel for 64-bit ARM Linux, cross-compiled, and what it asks of the system it lands on.
 
+`make release` builds the wheel for x86-64 with it, too.
 The platform tag is a promise that pip checks at install: manylinux_2_34 stands for glibc 2.34 and the libstdc++ of
 GCC 11, which Debian 12 (glibc 2.36, GCC 12) and everything newer has. The promise is read off the built libraries.
 """
@@ -16,18 +17,18 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.hardware.arm.build_steps import run_build
 
-__all__ = ["PLATFORM", "PROMISE", "build", "check_wheel", "version_needs"]
+__all__ = ["PLATFORM", "PLATFORM_X86", "PROMISE", "build", "check_wheel", "version_needs"]
 
 PLATFORM = "manylinux_2_34_aarch64"
+PLATFORM_X86 = "manylinux_2_34_x86_64"
 PROMISE = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11, 0)}
 """The newest symbol version of each library that a system of this platform tag has for certain."""
-PAGE_BYTES = 16384
-"""The largest page of a Raspberry Pi kernel, the Pi 5's: a segment aligned to less cannot be mapped there."""
 TOOLCHAIN = Path(__file__).with_name("aarch64.cmake")
 COMPILER = "aarch64-linux-gnu-g++"
 BUILD_TOOLS = ("cmake>=3.20", "ninja>=1.11")
@@ -36,21 +37,42 @@ PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 Version = tuple[int, ...]
 
 
-def build(source: Path, out: Path) -> Path:
-    """Cross-compile the wheel of the repository at `source` into `out`; the checked wheel's path is returned."""
+@dataclass(frozen=True)
+class Machine:
+    """The processor of a platform: its name in an ELF header, and its largest page.
+
+    A segment that is aligned to less than a page cannot be mapped.
+    """
+
+    name: str
+    elf_name: str
+    page_bytes: int
+
+
+# 16 KiB are the pages of a Raspberry Pi 5's kernel.
+MACHINES = {
+    PLATFORM: Machine("aarch64", "AArch64", 16384),
+    PLATFORM_X86: Machine("x86-64", "X86-64", 4096),
+}
+
+
+def build(source: Path, out: Path, platform: str = PLATFORM) -> Path:
+    """Compile the wheel of the repository at `source` into `out`; the checked wheel's path is returned."""
     if not (source / "pyproject.toml").is_file():
         raise ConfigError(f"{source} has no pyproject.toml; run this in the repository, or name it with --source")
-    _require_compiler()
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    settings = {"cmake.define.CMAKE_TOOLCHAIN_FILE": str(TOOLCHAIN.resolve()), "build-dir": "build/wheel-aarch64"}
+    settings = {"build-dir": f"build/wheel-{MACHINES[platform].name}"}
+    if platform == PLATFORM:
+        _require_compiler()
+        settings["cmake.define.CMAKE_TOOLCHAIN_FILE"] = str(TOOLCHAIN.resolve())
     options = [item for key, value in settings.items() for item in ("--config-settings", f"{key}={value}")]
     command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), *options, "."]
     with _build_tools(source) as tools:
         # Python's own way to say which platform a cross build is for; it becomes the tag.
-        environment = {**os.environ, "PYTHONPATH": str(tools), "_PYTHON_HOST_PLATFORM": PLATFORM}
+        environment = {**os.environ, "PYTHONPATH": str(tools), "_PYTHON_HOST_PLATFORM": platform}
         subprocess.run(command, cwd=source, env=environment, check=True)
-    wheel = max(out.glob(f"sparsyedge-*-{PLATFORM}.whl"), key=lambda path: path.stat().st_mtime_ns)
+    wheel = max(out.glob(f"sparsyedge-*-{platform}.whl"), key=lambda path: path.stat().st_mtime_ns)
     check_wheel(wheel)
     return wheel
 
@@ -75,7 +97,7 @@ def check_wheel(wheel: Path) -> dict[str, dict[str, Version]]:
         for name in (name for name in archive.namelist() if name.endswith(".so")):
             library = Path(archive.extract(name, folder))
             needs[library.name] = version_needs(library)
-            _check_library(library, needs[library.name])
+            _check_library(library, needs[library.name], wheel.stem.rpartition("-")[2])
         results = sum("/benchmarks/results/" in name for name in archive.namelist())
     if not needs:
         raise ConfigError(f"{wheel} holds no native library; build it with `make wheel-aarch64`")
@@ -95,18 +117,25 @@ def version_needs(library: Path) -> dict[str, Version]:
     return needs
 
 
-def _check_library(library: Path, needs: dict[str, Version]) -> None:
-    if "AArch64" not in _readelf("--file-header", library):
-        raise ConfigError(f"{library.name} is not for AArch64; remove build/wheel-aarch64 and build again")
+def _check_library(library: Path, needs: dict[str, Version], platform: str) -> None:
+    if platform not in MACHINES:
+        raise ConfigError(f"{library.name} is for the platform {platform}, allowed are {', '.join(MACHINES)}")
+    machine = MACHINES[platform]
+    if machine.elf_name not in _readelf("--file-header", library):
+        raise ConfigError(
+            f"{library.name} is not for {machine.elf_name}; remove build/wheel-{machine.name} and build again"
+        )
     for name, version in needs.items():
         if version > PROMISE.get(name, ()):
             raise ConfigError(
-                f"{library.name} needs {name}_{_dotted(version)}, {PLATFORM} promises "
+                f"{library.name} needs {name}_{_dotted(version)}, {platform} promises "
                 f"{_dotted(PROMISE[name]) if name in PROMISE else 'no such library'}; build with an older compiler"
             )
     for alignment in re.findall(r"LOAD .* 0x([0-9a-f]+)$", _readelf("--program-headers", library), re.MULTILINE):
-        if int(alignment, 16) < PAGE_BYTES:
-            raise ConfigError(f"{library.name} has a segment aligned to 0x{alignment} bytes, must be {PAGE_BYTES}")
+        if int(alignment, 16) < machine.page_bytes:
+            raise ConfigError(
+                f"{library.name} has a segment aligned to 0x{alignment} bytes, must be {machine.page_bytes}"
+            )
 
 
 def _readelf(option: str, file: Path) -> str:
