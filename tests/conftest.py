@@ -13,6 +13,7 @@ pytest_plugins = [
     "fixtures.fake_coordinator",
     "fixtures.secured",
     "fixtures.stock_runtime",
+    "fixtures.tiers",
 ]
 
 

@@ -21,6 +21,8 @@ from sparsyedge.export.cli import export_model, main, make_method
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 from sparsyedge.export.verify import verify
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize(
     ("classes", "parameters", "prunable"), [(10, 11_173_962, 11_164_352), (100, 11_220_132, 11_210_432)]

@@ -16,6 +16,8 @@ from sparsyedge.edge.errors import ConfigError, DataError, SparsyedgeError
 from sparsyedge.export.cli import main
 from sparsyedge.export.data_form import understand
 
+pytestmark = pytest.mark.heavy
+
 CLOTHES = ["tshirt", "trouser", "pullover"]
 
 
