@@ -84,6 +84,7 @@ def test_the_fast_tier_leaves_out_what_is_heavy_by_marker_or_by_fixture(tmp_path
         ([sys.executable, "-m", "sparsyedge.benchmarks.broker", "1883"], "started a broker"),
         ([Path("/venv/bin/cmake"), "--build", "."], "compiled"),
         ("g++", "compiled"),
+        (["g++", "--version"], None),
         (["cat", "/etc/mosquitto.conf"], None),
         ([b"true"], None),
     ],
