@@ -15,6 +15,7 @@ pytest_plugins = [
     "fixtures.fake_coordinator",
     "fixtures.secured",
     "fixtures.stock_runtime",
+    "fixtures.tiers",
 ]
 
 

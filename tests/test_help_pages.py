@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shutil
 import subprocess
@@ -48,10 +50,14 @@ def test_the_version_is_printed_anywhere(argv: list[str], capsys: pytest.Capture
 @pytest.fixture(scope="module")
 def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "sparsyedge"
-    done = run_cli("completion", "bash")
-    assert done.returncode == 0, done.stderr
-    path.write_text(done.stdout)
+    path.write_text(completion("bash"))
     return path
+
+
+def completion(shell: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert cli.main(["completion", shell]) == 0
+    return said.getvalue()
 
 
 def completed(script: Path, *words: str) -> list[str]:
@@ -83,7 +89,7 @@ def test_a_device_without_the_extras_completes_what_it_has() -> None:
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_can_read_their_scripts(shell: str, tmp_path: Path) -> None:
     script = tmp_path / "sparsyedge"
-    script.write_text(run_cli("completion", shell).stdout)
+    script.write_text(completion(shell))
     assert "enrol" in script.read_text()
     binary = shutil.which(shell)
     if binary is None:

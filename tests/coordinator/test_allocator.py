@@ -128,6 +128,7 @@ def traced() -> Iterator[None]:
         tracemalloc.stop()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("devices", "rule"), [(3, "mean"), (9, "mean"), (9, "trimmed"), (9, "median"), (9, "krum")])
 def test_a_round_takes_less_than_three_dense_models_whatever_the_number_of_devices(
     tmp_path: Path, deep: Artifacts, layers: State, devices: int, rule: RuleName

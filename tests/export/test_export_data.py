@@ -16,6 +16,8 @@ from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 from sparsyedge.export.command import main
 from sparsyedge.export.data_form import understand
 
+pytestmark = pytest.mark.heavy
+
 CLOTHES = ["tshirt", "trouser", "pullover"]
 
 

@@ -17,6 +17,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from fixtures.artifacts import ExportOnce
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Dataset, load
@@ -30,7 +31,6 @@ from sparsyedge.edge.training.onnx_runtime import session_options
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.edge.training.trainer import LocalJob, train
-from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import ReferenceStep, reference_step
 
@@ -41,10 +41,8 @@ SPEC = ModelSpec("resnet18", width=8, classes=10, input_shape=(3, 32, 32))
 
 
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    method = make_method("sparsyfed", sparsity=0.95, beta=1.25)
-    directory = tmp_path_factory.mktemp("accuracy") / "artifacts"
-    return build_artifacts(SPEC, method, directory, seed=1, check=lambda made: None)[0]
+def artifacts(export_once: ExportOnce) -> Artifacts:
+    return export_once(SPEC, make_method("sparsyfed", sparsity=0.95, beta=1.25), 1)
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def _python_command(name: str, inputs: int, arguments: argparse.Namespace) -> li
 def _codec_command(inputs: int, arguments: argparse.Namespace) -> list[str]:
     """The codec's program: libFuzzer's where clang made it, else the one that goes by numbers."""
     if arguments.codec.name == "fuzz_codec":
-        return ["timeout", str(arguments.limit_s), str(arguments.codec), str(inputs), str(arguments.seed << 40)]
+        return [str(arguments.codec), str(inputs), str(arguments.seed << 40), str(arguments.limit_s)]
     limits = [f"-runs={inputs}", f"-max_total_time={arguments.limit_s}", "-timeout=20", f"-seed={arguments.seed}"]
     return [str(arguments.codec), *limits, "-len_control=0", "-max_len=512", f"-artifact_prefix={WORKPLACE}/codec-"]
 

@@ -1,7 +1,8 @@
 // Altered input for every function of the wire codec that reads what came over the wire; `make fuzz` builds it with the
 // address and undefined-behaviour sanitizers and runs it.
 //
-//   fuzz_codec [inputs] [first]      input number i depends on i alone: `fuzz_codec 1 4711` repeats number 4711
+//   fuzz_codec [inputs] [first] [s]  input number i depends on i alone: `fuzz_codec 1 4711` repeats number 4711; ends
+//                                    after s seconds at the latest
 //   fuzz_codec_guided [options]      the same under libFuzzer, whose bytes stand for the choices; coverage guides it
 //
 // Each input is an honest encoding of a random tensor, altered: bytes flipped, set, cut or added, and the numbers that
@@ -15,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -399,15 +401,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 int main(int argc, char** argv) {
   const uint64_t inputs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 100000;
   const uint64_t first = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
+  const std::time_t end = argc > 3 ? std::time(nullptr) + std::atol(argv[3]) : 0;
   __sanitizer_install_malloc_and_free_hooks(CountAllocation, IgnoreRelease);
-  for (uint64_t i = 0; i < inputs; ++i) {
-    if (i % 1024 == 0) alarm(20);
+  uint64_t i = 0;
+  for (; i < inputs; ++i) {
+    if (i % 1024 == 0) {
+      if (end && std::time(nullptr) >= end) break;
+      alarm(20);
+    }
     current_input = first + i;
     Random random(current_input);
     TryOne(random);
   }
   std::printf("%llu inputs: none crashed, hung, left its buffers or allocated\n",
-              static_cast<unsigned long long>(inputs));
+              static_cast<unsigned long long>(i));
   return 0;
 }
 

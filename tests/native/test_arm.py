@@ -29,7 +29,7 @@ SMALL = [
 ]
 BUILD_S = 900.0
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module")

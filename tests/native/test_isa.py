@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 
 from sparsyedge.edge.native import OP_DOMAIN, library_path
 
+pytestmark = pytest.mark.heavy
+
 Array = npt.NDArray[Any]
 RunNode = Callable[..., list[Array]]
 NodeModel = Callable[..., bytes]

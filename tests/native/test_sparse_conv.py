@@ -106,6 +106,7 @@ def run_forced(isa: str, folder: Path, cases: list[Case]) -> subprocess.Complete
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "neon"])
 def test_every_instruction_set_agrees_with_torch(isa: str, tmp_path: Path) -> None:
     process = run_forced(isa, tmp_path, CASES)
@@ -117,6 +118,7 @@ def test_every_instruction_set_agrees_with_torch(isa: str, tmp_path: Path) -> No
             assert_close(Results(**arrays), expected(case))
 
 
+@pytest.mark.heavy
 def test_an_instruction_set_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
     process = run_forced("mmx", tmp_path, CASES[:1])
     assert process.returncode != 0

@@ -26,9 +26,9 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.data import load
 from sparsyedge.edge.device.energy import Kind
 from sparsyedge.edge.errors import RunError
-from sparsyedge.edge.model.methods import make_method
-from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.edge.model.artifacts import Artifacts
+
+pytestmark = pytest.mark.heavy
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
 LIMIT_S = 120.0
@@ -37,13 +37,9 @@ ONE_SAMPLE = 1.01 / 360
 """Of the digits' test set: numpy and our op round theta differently, which may tip one that is on the brink."""
 
 
-@pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The smallest model that learns the digits."""
-    directory = tmp_path_factory.mktemp("export") / "artifacts"
-    spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
-    build_artifacts(spec, make_method("sparsyfed", sparsity=0.9, beta=1.25), directory, seed=0, check=lambda made: None)
-    return directory
+@pytest.fixture
+def artifacts(digits_artifacts: Artifacts) -> Path:
+    return digits_artifacts.directory
 
 
 class Processes:

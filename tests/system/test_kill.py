@@ -11,9 +11,7 @@ import pytest
 from fixtures.broker import mosquitto_binary
 from system.killing import ROLES, Kills, Machine, Outcome, Role, run_killing, run_undisturbed
 
-from sparsyedge.edge.model.methods import make_method
-from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.edge.model.artifacts import Artifacts
 
 ROUNDS = 6
 FEW = 3
@@ -21,11 +19,8 @@ MANY = int(os.environ.get("SPARSYEDGE_KILLS", "50"))
 
 
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("export") / "artifacts"
-    spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
-    build_artifacts(spec, make_method("sparsyfed", sparsity=0.9, beta=1.25), directory, seed=0, check=lambda made: None)
-    return directory
+def artifacts(digits_artifacts: Artifacts) -> Path:
+    return digits_artifacts.directory
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,10 +18,8 @@ from fixtures.secured import free_ports
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
-from sparsyedge.edge.model.methods import make_method
+from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.mqtt import Received
-from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
 LIMIT_S = 180.0
@@ -90,15 +89,13 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, secured_ports: list[str]) -> Iterator[Bench]:
+def bench(tmp_path: Path, secured_ports: list[str], digits_artifacts: Artifacts) -> Iterator[Bench]:
     """A folder with an authority, its broker, and artifacts that nobody has signed yet."""
     bench = Bench(tmp_path)
     try:
         bench.call("coordinator", "init", "fleet", "--host", "127.0.0.1", "--bind", "127.0.0.1", *secured_ports)
         bench.start("broker", "coordinator", "broker")
-        spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
-        method = make_method("sparsyfed", sparsity=0.9, beta=1.25)
-        build_artifacts(spec, method, tmp_path / "artifacts", seed=0, check=lambda made: None)
+        shutil.copytree(digits_artifacts.directory, tmp_path / "artifacts")
         (tmp_path / "run.toml").write_text(
             'name = "digits"\nartifacts = "artifacts"\nrun_dir = "run"\ndataset = "digits"\nauthority = "fleet"\n'
             "rounds = 500\ncohort_size = 2\nmin_updates = 1\nmin_devices = 2\ndeadline_s = 20.0\n"

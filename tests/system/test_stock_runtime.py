@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.artifacts import ExportOnce
 from fixtures.repository import REPOSITORY
 
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.native import codec_path, library_path
-from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec
+
+pytestmark = pytest.mark.heavy
 
 FOLDERS = ("edge", "coordinator", "hardware")
 LIMIT_S = 180.0
@@ -40,12 +42,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-@pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("export") / "artifacts"
+@pytest.fixture
+def artifacts(export_once: ExportOnce) -> Path:
     spec = ModelSpec("resnet18", width=4, classes=4, input_shape=(3, 16, 16))
-    build_artifacts(spec, make_method("sparsyfed", sparsity=0.9), directory, seed=0, check=lambda made: None)
-    return directory
+    return export_once(spec, make_method("sparsyfed", sparsity=0.9), 0).directory
 
 
 def write_data(path: Path) -> None:

@@ -65,6 +65,7 @@ def test_labels_are_turned_round_in_its_data_alone() -> None:
     assert ATTACKS["sign-1"].poison(samples) is samples
 
 
+@pytest.mark.heavy
 def test_what_a_hostile_member_sends_is_accepted_and_bounded_by_the_coordinator(tmp_path: Path) -> None:
     config = command._run_config(SETTINGS, "mean", "claims", 1, tmp_path)
     simulate(config, workers=1, hostile={"device-003": "claims"})
@@ -76,6 +77,7 @@ def test_what_a_hostile_member_sends_is_accepted_and_bounded_by_the_coordinator(
         assert noted[0].clipped < 1
 
 
+@pytest.mark.heavy
 def test_small_runs_end_in_a_document_and_go_on_from_what_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def small(tmp_path: Path) -> list[str]:
     return ["bench", "codecs", *options, "--learning-rate", "0.1", "--seeds", "1", "--out", str(tmp_path / "out")]
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 def test_runs_are_made_once_and_kept_one_by_one(
     small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

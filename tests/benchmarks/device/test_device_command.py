@@ -144,6 +144,7 @@ def test_an_unknown_meter_is_refused_before_anything_is_measured() -> None:
         main(["--meter", "ina"])
 
 
+@pytest.mark.heavy
 def test_a_whole_run_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--minutes", "0.02", "--meter", "cpu-model", "--width", "8", "--batch", "4", "--threads", "1"]
     assert main([*options, "--out", str(tmp_path), "--json", "--idle-s", "0"]) == 0

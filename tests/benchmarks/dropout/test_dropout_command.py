@@ -21,6 +21,7 @@ def test_about_the_asked_share_is_lost_and_never_everybody() -> None:
     assert all(sum(almost_all(number, device) for device in DEVICES[:2]) <= 1 for number in range(1, 50))
 
 
+@pytest.mark.heavy
 def test_a_pair_of_small_runs_ends_in_a_document_and_goes_on_from_what_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

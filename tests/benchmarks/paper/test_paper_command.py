@@ -169,6 +169,7 @@ class Untouched(SilentObserver):
         raise AssertionError("a run that has a result was run again")
 
 
+@pytest.mark.heavy
 def test_a_setting_is_run_once_and_its_result_read_after_that(tmp_path: Path) -> None:
     # Steps so large that weights which grow back displace others.
     setting = msgspec.structs.replace(TINY, learning_rate=0.5, last_learning_rate=0.5)
@@ -186,6 +187,7 @@ def test_a_setting_is_run_once_and_its_result_read_after_that(tmp_path: Path) ->
     assert run_setting(setting, tmp_path, data_dir=None, workers=1, observer=Untouched())["figures"] == first["figures"]
 
 
+@pytest.mark.heavy
 def test_plain_torch_ends_close_to_the_devices_runtime(tmp_path: Path) -> None:
     one_step = msgspec.structs.replace(TINY, devices=100, rounds=1, method=MethodConfig(name="dense"))
     ours, theirs = (

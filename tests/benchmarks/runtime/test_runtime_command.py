@@ -11,6 +11,8 @@ import pytest
 from sparsyedge.benchmarks import bench_command as bench
 from sparsyedge.edge.errors import ConfigError
 
+pytestmark = pytest.mark.heavy
+
 STOCK = Path(os.environ.get("SPARSYEDGE_STOCK_PYTHON", Path(__file__).parents[2] / ".venv-stock/bin/python"))
 
 

@@ -30,32 +30,14 @@ from sparsyedge.coordinator.record.observer import SilentObserver
 from sparsyedge.coordinator.record.records import RoundRecord
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import ConfigError, RunError
-from sparsyedge.edge.model.artifacts import Artifacts, Method
+from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import MethodConfig
 from sparsyedge.edge.tensors import model_id
 from sparsyedge.edge.training.session import Runtime
-from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
 
 DEVICES = 40
 MakeConfig = Callable[..., RunConfig]
-
-
-@pytest.fixture(scope="session")
-def digits_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    method = Method(
-        name="sparsyfed",
-        beta=1.25,
-        sparsity=0.9,
-        weight_decay=1e-3,
-        prune_activations=True,
-        zero_grad_at_zero=True,
-    )
-    spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
-    directory = tmp_path_factory.mktemp("digits") / "artifacts"
-    artifacts, _ = build_artifacts(spec, method, directory, seed=0, check=lambda artifacts: None)
-    return artifacts
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from fixtures.artifacts import ExportOnce
 from torch.nn import functional
 
 from sparsyedge.benchmarks.step.contestants import CONTESTANTS, open_contestants
@@ -15,7 +16,7 @@ from sparsyedge.benchmarks.step.profiles import PROFILES, mask
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.methods import make_method
-from sparsyedge.export.build import build_artifacts, state_of
+from sparsyedge.export.build import state_of
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import prune_activation, reference_step
 
@@ -24,12 +25,9 @@ BETA = 1.25
 SPEC = ModelSpec("resnet18", 8, 5, (3, 16, 16))
 
 
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    method = make_method("sparsyfed", sparsity=0.9, beta=BETA)
-    directory = tmp_path_factory.mktemp("narrow") / "artifacts"
-    artifacts, _ = build_artifacts(SPEC, method, directory, seed=3, check=lambda artifacts: None)
-    return artifacts
+@pytest.fixture
+def narrow(export_once: ExportOnce) -> Artifacts:
+    return export_once(SPEC, make_method("sparsyfed", sparsity=0.9, beta=BETA), 3)
 
 
 @pytest.fixture

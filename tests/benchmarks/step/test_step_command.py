@@ -26,6 +26,7 @@ QUICK = ["step", "--width", "8", "--steps", "2", "--batch", "4"]
 KEYS = ["profile", "threads", "isa", "global_sparsity", "median_ms", "min_ms", "speedup", "phase_ms", "peak_mb"]
 
 
+@pytest.mark.heavy
 def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main([*QUICK, "--profile", "uniform95", "--json", "--peers", "torch_dense,ort_stock"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -44,6 +45,7 @@ def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) 
     assert not [note for note in document["notes"] if "do not compute the same" in note]
 
 
+@pytest.mark.heavy
 def test_the_tables_fit_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert bench.main([*QUICK, "--peers", "torch_dense"]) == 0
@@ -52,6 +54,7 @@ def test_the_tables_fit_80_columns(capsys: pytest.CaptureFixture[str], monkeypat
     assert max(map(len, output.splitlines())) <= 80
 
 
+@pytest.mark.heavy
 def test_round_1_is_timed_beside_the_same_graph_without_our_ops(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

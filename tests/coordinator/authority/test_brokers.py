@@ -17,7 +17,7 @@ from sparsyedge.edge.tensors import State, model_id
     ("kind", "smallest", "largest"),
     [
         # MQTT 3.1.1, which does not say how large a packet may be
-        ("amqtt", CHUNK_BYTES, CHUNK_BYTES),
+        pytest.param("amqtt", CHUNK_BYTES, CHUNK_BYTES, marks=pytest.mark.heavy),
         # MQTT 5 without a limit, and nothing on disk
         pytest.param("broker", 256 * 1024, 256 * 1024, marks=pytest.mark.mosquitto),
         # MQTT 5 with packets of 128 KB at most

@@ -68,7 +68,9 @@ CONNACK_V5 = bytes([0x20, 3, 0, 0, 0])
 CONNACK_V5_NOT_AUTHORIZED = bytes([0x20, 3, 0, 0x87, 0])
 
 both_brokers = pytest.mark.parametrize(
-    "server", [pytest.param("mosquitto", marks=pytest.mark.mosquitto), "amqtt"], indirect=True
+    "server",
+    [pytest.param("mosquitto", marks=pytest.mark.mosquitto), pytest.param("amqtt", marks=pytest.mark.heavy)],
+    indirect=True,
 )
 
 
