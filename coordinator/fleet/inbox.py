@@ -10,8 +10,8 @@ import msgspec
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.device.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import one_line
 
 __all__ = ["Chunk", "Garbage", "Kept", "OfferMade", "Reported", "StatusChanged", "read"]

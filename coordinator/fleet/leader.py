@@ -35,9 +35,8 @@ from sparsyedge.coordinator.rounds.stages import Closing, Open, Plan, Waiting
 from sparsyedge.coordinator.rounds.state_machine import advance, restore
 from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
 from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.protocol.channel import Channel
+from sparsyedge.edge.protocol.channel import Channel, Connected, Received
 from sparsyedge.edge.protocol.messages import (
-    CHUNK_BYTES,
     MAX_RANGES,
     Accepted,
     Catalogue,
@@ -50,7 +49,6 @@ from sparsyedge.edge.protocol.messages import (
     Wait,
     decode,
 )
-from sparsyedge.edge.protocol.mqtt import Connected, Link, Received
 from sparsyedge.edge.text import one_line
 
 __all__ = ["Leader"]
@@ -97,10 +95,9 @@ class Leader:
         self._clock = clock
         self._topics = Topics(config.fleet)
         self._publisher = Publisher(link, self._topics)
-        chunk_bytes = link.chunk_bytes if isinstance(link, Link) else CHUNK_BYTES
         self._task_watch = TaskWatch(self._publisher) if run_key else None
         seal = {"seal": run_key.seal} if run_key else {}
-        self._announcements = Announcements(config, artifacts, self._publisher, chunk_bytes=chunk_bytes, **seal)
+        self._announcements = Announcements(config, artifacts, self._publisher, chunk_bytes=link.chunk_bytes, **seal)
         self._uploads = Uploads()
         self._progress = store.progress()
         self._state = restore(

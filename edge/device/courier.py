@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sparsyedge.edge.device.fitness import Unfit
 from sparsyedge.edge.errors import FrameError, LinkError
-from sparsyedge.edge.protocol.channel import Channel
+from sparsyedge.edge.protocol.channel import Channel, Connected, Received
 from sparsyedge.edge.protocol.chunks import Assembly, chunk_of, indices
 from sparsyedge.edge.protocol.messages import (
     Accepted,
@@ -33,7 +33,6 @@ from sparsyedge.edge.protocol.messages import (
     decode_reply,
     encode,
 )
-from sparsyedge.edge.protocol.mqtt import Connected, Received
 from sparsyedge.edge.security.trust import Trust
 from sparsyedge.edge.text import one_line
 

@@ -17,7 +17,7 @@ from fixtures.secured import free_ports
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
-from sparsyedge.edge.protocol.mqtt import Received
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sparsyedge.coordinator.fleet.inbox import Chunk, Garbage, Kept, OfferMade, Reported, StatusChanged, read
 from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, decode, encode
-from sparsyedge.edge.protocol.mqtt import Received
 
 TOPICS = Topics("lab")
 SHA = "ab" * 32

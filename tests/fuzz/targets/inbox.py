@@ -14,8 +14,8 @@ from sparsyedge.coordinator.fleet.inbox import (
     StatusChanged,
     read,
 )
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Report, Topics, encode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import MAX_TEXT
 
 TOPICS = Topics("lab")
