@@ -16,7 +16,7 @@ from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.rounds.events import OpenRound
 from sparsyedge.coordinator.rounds.learning_rates import learning_rate
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
-from sparsyedge.edge.protocol.chunks import blob_of
+from sparsyedge.edge.protocol.chunks import blob_of, recut
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Blob, RoundTask
 
 __all__ = ["Announcements"]
@@ -118,7 +118,7 @@ class Announcements:
 
     def _cut(self, blob: Blob) -> Blob:
         """The blob in chunks that suit the broker."""
-        return msgspec.structs.replace(blob, chunk_bytes=self._chunk_bytes)
+        return recut(blob, self._chunk_bytes)
 
     def _announce(self, task: RoundTask) -> None:
         self._task = task

@@ -11,6 +11,7 @@ from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.device.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.protocol.channel import Received
+from sparsyedge.edge.protocol.chunks import parse_index
 from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode
 from sparsyedge.edge.text import one_line
 
@@ -21,7 +22,6 @@ MAX_SAMPLES = 10**9
 """Nobody trains on more; a weight beyond it only serves to outvote the other devices."""
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
-MAX_INDEX_DIGITS = 7
 MAX_STATUS_BYTES = 16 * 1024
 
 
@@ -106,7 +106,7 @@ def _read_from(
             _check_report(report)
             return Reported(device, report)
         case "up", [update, index]:
-            return Chunk(device, update, _read_index(index), received.payload)
+            return Chunk(device, update, parse_index(index), received.payload)
     return None
 
 
@@ -159,12 +159,6 @@ def _check_text(**values: str) -> None:
     for name, value in values.items():
         if not value.isprintable():
             raise FrameError(f"{name} holds characters that cannot be printed")
-
-
-def _read_index(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_INDEX_DIGITS):
-        raise FrameError(f"chunk number {text[:20]!r}")
-    return int(text)
 
 
 def _is_identifier(name: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.protocol.channel import Channel
-from sparsyedge.edge.protocol.chunks import chunk_of
+from sparsyedge.edge.protocol.chunks import CLEARED, cut
 from sparsyedge.edge.protocol.messages import Blob, Catalogue, Reply, RoundTask, Topics, encode
 
 __all__ = ["Publisher"]
@@ -102,8 +102,8 @@ class Publisher:
         self._publish(self._topics.reply(device), encode(reply))
 
     def _publish_chunks(self, blob: Blob, content: bytes) -> None:
-        for index in range(blob.chunks):
-            self._publish(self._topics.chunk(blob.sha256, index), chunk_of(content, blob, index), retain=True)
+        for index, chunk in cut(content, blob):
+            self._publish(self._topics.chunk(blob.sha256, index), chunk, retain=True)
 
     def _publish_catalogue(self) -> None:
         blobs = (*(blob for blob, _ in self._blobs.values()), *self._withdrawn.values())
@@ -120,7 +120,7 @@ class Publisher:
 
     def _clear_chunks(self, blob: Blob, *, start: int = 0) -> None:
         for index in range(start, blob.chunks):
-            self._publish(self._topics.chunk(blob.sha256, index), b"", retain=True)
+            self._publish(self._topics.chunk(blob.sha256, index), CLEARED, retain=True)
 
     def _publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         if not self._up:

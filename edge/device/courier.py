@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sparsyedge.edge.device.fitness import Unfit
 from sparsyedge.edge.errors import FrameError, LinkError
 from sparsyedge.edge.protocol.channel import Channel, Connected, Received
-from sparsyedge.edge.protocol.chunks import Assembly, chunk_of, indices
+from sparsyedge.edge.protocol.chunks import Assembly, cut, is_cleared, parse_index
 from sparsyedge.edge.protocol.messages import (
     Accepted,
     Blob,
@@ -52,7 +52,6 @@ SOON_S = 1.0
 LAST_WORD_S = 2.0
 """How long to wait for the answer to an offer once the round is over: the two messages may overtake each other."""
 STATUS_TIMEOUT_S = 5.0
-MAX_INDEX_DIGITS = 7
 
 
 class Abandoned(Exception):
@@ -208,13 +207,11 @@ class Courier:
         self._announced += 1
 
     def _put_chunk(self, assembly: Assembly, index: str, payload: bytes) -> None:
-        if not payload and assembly.blob.bytes:
-            # A blob that the coordinator withdraws: it clears the retained chunks one by one.
+        if is_cleared(assembly.blob, payload):
             return
-        if not index.isdecimal() or len(index) > MAX_INDEX_DIGITS:
-            raise FrameError(f"{index[:20]!r} is not the number of a chunk")
+        number = parse_index(index)
         self.bytes_down += len(payload)
-        if assembly.put(int(index), payload):
+        if assembly.put(number, payload):
             self._progress_s = time.monotonic()
 
     # ---- down --------------------------------------------------------------------------------------------------------
@@ -239,7 +236,7 @@ class Courier:
                         f"check that the coordinator is running"
                     )
                 if time.monotonic() - self._progress_s > STALL_S:
-                    log.info("blob %s lacks chunks %s; asking again", blob.sha256[:12], assembly.missing()[:3])
+                    log.info("blob %s lacks chunks %s; asking again", blob.sha256[:12], assembly.missing(3))
                     self._link.subscribe(pattern)
                     self._progress_s = time.monotonic()
         finally:
@@ -287,9 +284,8 @@ class Courier:
         return None
 
     def _send_chunks(self, offer: Offer, frame: bytes, grant: Grant, wanted: Callable[[], bool]) -> None:
-        for index in indices(grant.missing, offer.update):
+        for index, chunk in cut(frame, offer.update, grant.missing):
             _require(wanted)
-            chunk = chunk_of(frame, offer.update, index)
             self._link.publish(self._topics.upload(self._member.device, offer.update.sha256, index), chunk)
             self.bytes_up += len(chunk)
             self.drain()

@@ -21,8 +21,9 @@ from sparsyedge.edge.protocol import subscriptions
 from sparsyedge.edge.protocol.admission import Admission, Refusal
 from sparsyedge.edge.protocol.arrivals import Arrivals
 from sparsyedge.edge.protocol.channel import Connected, Event, Received
+from sparsyedge.edge.protocol.chunks import PACKET_OVERHEAD_BYTES, chunk_bytes_within
 from sparsyedge.edge.protocol.in_flight import Window
-from sparsyedge.edge.protocol.messages import CHUNK_BYTES, MIN_CHUNK_BYTES
+from sparsyedge.edge.protocol.messages import CHUNK_BYTES
 from sparsyedge.edge.protocol.mqtt_client import MqttClient, Will, speaks_mqtt_5, topic_matches
 from sparsyedge.edge.protocol.subscriptions import Subscriptions
 from sparsyedge.edge.protocol.tls import Tls, client_context, reload_identity, require_tls
@@ -35,10 +36,6 @@ CONNACK_TIMEOUT_S: Final = 5.0
 RETRY_OPEN_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 2.0
 RECONNECT_JITTER_S: Final = 2.0
-
-LARGE_CHUNK_BYTES: Final = 256 * 1024
-PACKET_OVERHEAD_BYTES: Final = 1024
-"""Topic, properties and header of a packet take less."""
 
 
 class Link:
@@ -99,12 +96,7 @@ class Link:
     @property
     def chunk_bytes(self) -> int:
         """What every cloud broker takes, or more if this one says that it does."""
-        if not self._is_mqtt_5:
-            return CHUNK_BYTES
-        if self._packet_limit is None:
-            return LARGE_CHUNK_BYTES
-        largest = (self._packet_limit - PACKET_OVERHEAD_BYTES) // 1024 * 1024
-        return max(MIN_CHUNK_BYTES, min(LARGE_CHUNK_BYTES, largest))
+        return chunk_bytes_within(self._packet_limit) if self._is_mqtt_5 else CHUNK_BYTES
 
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
