@@ -447,7 +447,7 @@ class Leader:
         if upload is None:
             return None
         try:
-            self._model.verify(upload.assembly.content(), upload.offer.round)
+            self._model.verify(upload.offer, upload.assembly.content())
         except FrameError as error:
             return events.UpdateInvalid(command.device, command.update, one_line(str(error)))
         return events.UpdateVerified(command.device, command.update)

@@ -17,6 +17,7 @@ from sparsyedge.edge.protocol.messages import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_R
 
 __all__ = [
     "CLEARED",
+    "PACKET_OVERHEAD_BYTES",
     "Assembly",
     "blob_of",
     "chunk_bytes_within",
