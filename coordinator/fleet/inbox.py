@@ -7,6 +7,7 @@ from typing import get_args
 
 import msgspec
 
+from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.device.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
@@ -15,7 +16,7 @@ from sparsyedge.edge.protocol.chunks import parse_index
 from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode
 from sparsyedge.edge.text import one_line
 
-__all__ = ["Chunk", "Garbage", "Kept", "OfferMade", "Reported", "StatusChanged", "read"]
+__all__ = ["Chunk", "Garbage", "Kept", "Reported", "StatusChanged", "read"]
 
 PHASES = get_args(Phase)
 MAX_SAMPLES = 10**9
@@ -31,14 +32,6 @@ class StatusChanged:
 
     device: str
     status: DeviceStatus
-
-
-@dataclass(frozen=True)
-class OfferMade:
-    """A device has an update."""
-
-    device: str
-    offer: Offer
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,10 @@ class Kept:
     topic: str
 
 
-def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Reported | Chunk | Garbage | Kept | None:
+Message = StatusChanged | OfferReceived | Reported | Chunk
+
+
+def read(topics: Topics, received: Received) -> Message | Garbage | Kept | None:
     """What a message says; None for one that means nothing to the coordinator."""
     match topics.parse(received.topic):
         case ("dev", device, kind, *rest) if _is_identifier(device):
@@ -91,16 +87,14 @@ def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Repo
     return None
 
 
-def _read_from(
-    device: str, kind: str, rest: list[str], received: Received
-) -> StatusChanged | OfferMade | Reported | Chunk | None:
+def _read_from(device: str, kind: str, rest: list[str], received: Received) -> Message | None:
     if kind == "status" and not rest:
         return _read_status(device, received.payload)
     match kind, rest:
         case "offer", []:
             offer = decode(received.payload, Offer)
             _check_offer(offer)
-            return OfferMade(device, offer)
+            return OfferReceived(device, offer)
         case "report", []:
             report = decode(received.payload, Report)
             _check_report(report)
