@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 from sparsyedge.coordinator.config import RunConfig
@@ -130,7 +129,6 @@ class Leader:
             proofs=OfferProofs(config),
             task_watch=self._task_watch,
         )
-        self._take_up = partial(driver.take_up, progress.open, model=model.id)
         self._ticked_s = self._touched_s = clock()
 
     def lead(self) -> RunOutcome:
@@ -138,7 +136,7 @@ class Leader:
         self._intake.subscribe(self._link)
         self._notes.tell(self._driver.state)
         try:
-            self._take_up()
+            self._driver.take_up()
             while self._driver.outcome is None:
                 self._turn()
         except SparsyedgeError:

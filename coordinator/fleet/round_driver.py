@@ -9,7 +9,6 @@ from sparsyedge.coordinator.fleet.round_effects import RoundEffects
 from sparsyedge.coordinator.fleet.update_effects import UpdateEffects
 from sparsyedge.coordinator.fleet.uploads import Uploads
 from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
-from sparsyedge.coordinator.record.records import OpenRecord
 from sparsyedge.coordinator.record.store import RunOutcome
 from sparsyedge.coordinator.rounds import events
 from sparsyedge.coordinator.rounds.stages import Closing, Open, RunState
@@ -41,17 +40,17 @@ class RoundDriver:
         self._notes = notes
         self._clock = clock
 
-    def take_up(self, opened: OpenRecord | None, *, model: str) -> None:
+    def take_up(self) -> None:
         """Go on where an earlier process left the run: in a round that it opened, or after one that it closed.
 
-        A new run has nothing to take up. `model` is the id of the present model.
+        A new run has nothing to take up.
         """
         stage = self.state.stage
-        if isinstance(stage, Open) and opened is not None:
-            self._rounds.resume(stage, opened)
+        if isinstance(stage, Open):
+            self._rounds.resume(stage)
             self.feed(events.Tick())
         elif isinstance(stage, Closing):
-            self.feed(events.ModelReady(model))
+            self.feed(self._rounds.model_ready())
 
     def feed(self, event: events.Event) -> None:
         """Let the state machine decide about the event, and about whatever carrying out its commands brings about."""

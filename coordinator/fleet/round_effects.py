@@ -12,7 +12,6 @@ from sparsyedge.coordinator.fleet.uploads import Uploads
 from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.record.observer import Observer
-from sparsyedge.coordinator.record.records import OpenRecord
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.rounds.deadlines import MOST_S
 from sparsyedge.coordinator.rounds.events import (
@@ -25,6 +24,7 @@ from sparsyedge.coordinator.rounds.events import (
     ReplaceMember,
 )
 from sparsyedge.coordinator.rounds.stages import Open
+from sparsyedge.edge.errors import RunError
 
 __all__ = ["RoundEffects"]
 
@@ -58,8 +58,11 @@ class RoundEffects:
         self._clock = clock
         self._opened_s = 0.0
 
-    def resume(self, stage: Open, opened: OpenRecord) -> None:
-        """Announce a round that an earlier process opened."""
+    def resume(self, stage: Open) -> None:
+        """Announce a round that an earlier process opened, as the store has it."""
+        opened = self._store.progress().open
+        if opened is None:
+            raise RunError(f"the record of the run has no open round {stage.round}")
         now_s = self._clock()
         # Even if the wall clock was set meanwhile, the round did not take years.
         self._opened_s = now_s - min(MOST_S, max(0.0, time.time() - opened.opened_at))
@@ -114,4 +117,8 @@ class RoundEffects:
         self._refusals.flush()
         self._model.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.rounds()[-1])
+        return self.model_ready()
+
+    def model_ready(self) -> ModelReady:
+        """The event that follows a closed round."""
         return ModelReady(self._model.id)
