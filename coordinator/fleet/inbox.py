@@ -1,4 +1,4 @@
-"""What devices send, read with suspicion: whatever arrives becomes one of these values, never an exception. No I/O."""
+"""Reads what devices send, with suspicion: every message becomes a value, never an exception. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Chunk", "Garbage", "Kept", "Reported", "StatusChanged", "read"]
 
 PHASES = get_args(Phase)
 MAX_SAMPLES = 10**9
-"""Nobody trains on more; a weight beyond it only serves to outvote the other devices."""
+"""Nobody trains on more. A larger claim only serves to outvote the other devices."""
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
 MAX_STATUS_BYTES = 16 * 1024
@@ -54,7 +54,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that no device of ours sends, and what is wrong with it."""
+    """A message that no honest device sends, and what is wrong with it."""
 
     device: str
     reason: str
@@ -62,7 +62,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Kept:
-    """Something that a device had the broker keep, and must not: it would lie in the broker's memory for ever."""
+    """A message that a device must not have the broker retain: it would stay in the broker's memory for ever."""
 
     device: str
     topic: str
@@ -76,7 +76,7 @@ def read(topics: Topics, received: Received) -> Message | Garbage | Kept | None:
     match topics.parse(received.topic):
         case ("dev", device, kind, *rest) if _is_identifier(device):
             if received.retained and (kind, rest) != ("status", []):
-                # Ours clear it, with nothing, and come back as well.
+                # An empty one is our own, which clears it.
                 return Kept(device, received.topic) if received.payload else None
             if len(received.payload) > MAX_STATUS_BYTES and kind == "status":
                 return Kept(device, received.topic)
@@ -105,7 +105,7 @@ def _read_from(device: str, kind: str, rest: list[str], received: Received) -> M
 
 
 def _read_status(device: str, payload: bytes) -> StatusChanged | None:
-    if not payload:  # the retained status was cleared, which says nothing about the device
+    if not payload:  # somebody cleared the retained status, which says nothing about the device
         return None
     status = decode(payload, DeviceStatus)
     _check_numbers(samples=status.samples)
