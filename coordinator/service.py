@@ -41,7 +41,6 @@ from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import method_of
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Topics
-from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.storage import private_files, remove_leftovers
 from sparsyedge.edge.tensors import State, dense_bytes, model_id
 
@@ -159,7 +158,7 @@ class Coordinator:
     def _main_link(self) -> Channel:
         return self._link(f"{self._config.fleet}-coordinator-{uuid.uuid4().hex[:12]}", None)
 
-    def _link(self, identity: str, will: tuple[str, bytes] | None) -> Link:
+    def _link(self, identity: str, will: tuple[str, bytes] | None) -> Channel:
         return make_link(self._config, identity, will)
 
     def _lease(self) -> AbstractContextManager[Callable[[], None]]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from sparsyedge.benchmarks.simulate.pipe import Carry, Publish, Subscribe, Unsubscribe, matches
 from sparsyedge.benchmarks.simulate.simulated_device import BOOT_ID, SOFTWARE
 from sparsyedge.benchmarks.simulate.workers import Worker, Workers
-from sparsyedge.edge.protocol.messages import DeviceStatus, RoundTask, Topics, decode, encode
-from sparsyedge.edge.protocol.mqtt import Connected, Received
+from sparsyedge.edge.protocol.channel import Connected, Event, Received
+from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, RoundTask, Topics, decode, encode
 
 __all__ = ["Drop", "HeldClock", "Hub"]
 
@@ -78,13 +78,17 @@ class Hub:
         self._drop = drop
         self._retained: dict[str, bytes] = {}
         self._patterns: set[str] = set()
-        self._inbox: deque[Received | Connected] = deque()
+        self._inbox: deque[Event] = deque()
         self._open = False
         self._round = 0
         self._told: set[str] = set()
         self._waiting: deque[str] = deque()
 
     # ---- the coordinator's channel -----------------------------------------------------------------------------------
+
+    @property
+    def chunk_bytes(self) -> int:
+        return CHUNK_BYTES
 
     def open(self, timeout_s: float = 10.0) -> None:
         """All devices are online from the start."""
@@ -113,7 +117,7 @@ class Hub:
         if topic == self._topics.round and payload:
             self._note_task(decode(payload, RoundTask))
 
-    def receive(self, timeout_s: float) -> Received | Connected | None:
+    def receive(self, timeout_s: float) -> Event | None:
         self._give_turns()
         if not self._inbox:
             if self._open and not self._workers.busy and not self._waiting:

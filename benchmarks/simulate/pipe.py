@@ -9,7 +9,8 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from sparsyedge.edge.protocol.mqtt import Connected, Received
+from sparsyedge.edge.protocol.channel import Event, Received
+from sparsyedge.edge.protocol.messages import CHUNK_BYTES
 
 __all__ = ["Carry", "Done", "PipeLink", "Publish", "Subscribe", "Turn", "Unsubscribe", "decode", "encode", "matches"]
 
@@ -78,6 +79,10 @@ class PipeLink:
         self._connection = connection
         self._patterns: set[str] = set()
 
+    @property
+    def chunk_bytes(self) -> int:
+        return CHUNK_BYTES
+
     def open(self, timeout_s: float = 10.0) -> None:
         """The pipe is open already."""
 
@@ -96,7 +101,7 @@ class PipeLink:
         """Send a message; the hub speaks for the devices' retained status itself, so nothing here is retained."""
         self._connection.send_bytes(encode(Publish(topic, payload)))
 
-    def receive(self, timeout_s: float) -> Received | Connected | None:
+    def receive(self, timeout_s: float) -> Event | None:
         while self._connection.poll(timeout_s):
             message = decode(self._connection.recv_bytes())
             if isinstance(message, Carry) and any(matches(pattern, message.topic) for pattern in self._patterns):

@@ -30,6 +30,7 @@ from sparsyedge.coordinator.authority import certificates, mosquitto
 from sparsyedge.coordinator.authority.ledger import BUSY_TIMEOUT_S, Ledger
 from sparsyedge.edge.config import DataConfig, Identifier, Port
 from sparsyedge.edge.errors import SecurityError
+from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls
 from sparsyedge.edge.security.enrolment_messages import DeviceFile
@@ -111,7 +112,7 @@ class Authority:
         """The coordinator's identity at the broker."""
         return Tls(self.folder / "ca.pem", self.folder / "coordinator.pem", self.folder / "coordinator.key")
 
-    def link(self, identity: str, will: tuple[str, bytes] | None = None) -> Link:
+    def link(self, identity: str, will: tuple[str, bytes] | None = None) -> Channel:
         """A connection of the coordinator's to its broker, not open yet."""
         return Link("127.0.0.1", self.settings.coordinator_port, identity=identity, will=will, tls=self.coordinator)
 

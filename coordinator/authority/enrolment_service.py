@@ -23,8 +23,8 @@ from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.authority.ledger import TOKEN_LIFE_S, Ledger, Token
 from sparsyedge.coordinator.authority.newcomer_limits import MINUTE_S, Newcomers
 from sparsyedge.edge.errors import FrameError, SecurityError, SparsyedgeError
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Topics, decode, encode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.security.enrolment_messages import (
     MAX_REQUEST_BYTES,
     Enrolled,

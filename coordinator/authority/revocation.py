@@ -12,8 +12,9 @@ from pathlib import Path
 from sparsyedge.coordinator.authority import certificates, mosquitto
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.edge.errors import LinkError, SecurityError
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Topics
-from sparsyedge.edge.protocol.mqtt import Link, Received
+from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls
 from sparsyedge.edge.security.identity import private_pem
 from sparsyedge.edge.storage import write_atomically

@@ -1,4 +1,4 @@
-"""What the fleet can read at any time: the task of the present round, and the blobs that it names."""
+"""What the fleet can read at any time: the present round's task and the blobs that it names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsyedge.coordinator.rounds.events import OpenRound
 from sparsyedge.coordinator.rounds.learning_rates import learning_rate
 from sparsyedge.edge.compatibility import FIRST, OURS, Demand, own_software, which_upgrade
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
-from sparsyedge.edge.protocol.chunks import blob_of
+from sparsyedge.edge.protocol.chunks import blob_of, recut
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Blob, DeviceStatus, RoundTask
 from sparsyedge.edge.text import one_line
 
@@ -74,16 +74,16 @@ class Announcements:
     def open_round(
         self, command: OpenRound, model: GlobalModel, *, left_s: float, learning_rate: float | None = None
     ) -> None:
-        """Announce a round that ends in `left_s`; its model replaces the one of the round before.
+        """Announce a round that ends in `left_s`; its model replaces that of the round before.
 
-        A round that an earlier process has opened keeps the learning rate that it was announced with.
+        A round that an earlier process opened keeps its learning rate.
         """
         blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
             self._publisher.put(self._cut(model.blob), model.frame_reader())
         deltas = tuple(msgspec.structs.replace(delta, model=self._cut(delta.model)) for delta in model.deltas)
         for delta in deltas:
-            # The frame itself: the model may have moved on when a broker that comes back is told again.
+            # Keep the frame itself: by the time a broker comes back, the model may have moved on.
             self._publisher.put(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
@@ -138,7 +138,7 @@ class Announcements:
 
     def _cut(self, blob: Blob) -> Blob:
         """The blob in chunks that suit the broker."""
-        return msgspec.structs.replace(blob, chunk_bytes=self._chunk_bytes)
+        return recut(blob, self._chunk_bytes)
 
     def _announce(self, task: RoundTask) -> None:
         self._task = task

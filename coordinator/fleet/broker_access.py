@@ -13,6 +13,7 @@ from sparsyedge.coordinator.authority.enrolment_service import serving
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import ArtifactError, ConfigError
+from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.mqtt import Link
 
 __all__ = [
@@ -44,7 +45,7 @@ def open_authority(config: RunConfig) -> Authority | None:
     return authority
 
 
-def make_link(config: RunConfig, identity: str, will: tuple[str, bytes] | None = None) -> Link:
+def make_link(config: RunConfig, identity: str, will: tuple[str, bytes] | None = None) -> Channel:
     """A connection to the run's broker, not open yet."""
     authority = open_authority(config)
     if authority is not None:

@@ -1,4 +1,4 @@
-"""What devices send, read with suspicion: whatever arrives becomes one of these values, never an exception. No I/O."""
+"""Reads what devices send, with suspicion: every message becomes a value, never an exception. No I/O."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import get_args
 
 import msgspec
 
+from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.device.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.protocol.channel import Received
+from sparsyedge.edge.protocol.chunks import parse_index
 from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import one_line
 
-__all__ = ["Chunk", "Garbage", "Kept", "OfferMade", "Reported", "StatusChanged", "read"]
+__all__ = ["Chunk", "Garbage", "Kept", "Reported", "StatusChanged", "read"]
 
 PHASES = get_args(Phase)
 MAX_SAMPLES = 10**9
-"""Nobody trains on more; a weight beyond it only serves to outvote the other devices."""
+"""Nobody trains on more. A larger claim only serves to outvote the other devices."""
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
-MAX_INDEX_DIGITS = 7
 MAX_STATUS_BYTES = 16 * 1024
 
 
@@ -31,14 +32,6 @@ class StatusChanged:
 
     device: str
     status: DeviceStatus
-
-
-@dataclass(frozen=True)
-class OfferMade:
-    """A device has an update."""
-
-    device: str
-    offer: Offer
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that no device of ours sends, and what is wrong with it."""
+    """A message that no honest device sends, and what is wrong with it."""
 
     device: str
     reason: str
@@ -69,18 +62,21 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Kept:
-    """Something that a device had the broker keep, and must not: it would lie in the broker's memory for ever."""
+    """A message that a device must not have the broker retain: it would stay in the broker's memory for ever."""
 
     device: str
     topic: str
 
 
-def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Reported | Chunk | Garbage | Kept | None:
+Message = StatusChanged | OfferReceived | Reported | Chunk
+
+
+def read(topics: Topics, received: Received) -> Message | Garbage | Kept | None:
     """What a message says; None for one that means nothing to the coordinator."""
     match topics.parse(received.topic):
         case ("dev", device, kind, *rest) if _is_identifier(device):
             if received.retained and (kind, rest) != ("status", []):
-                # Ours clear it, with nothing, and come back as well.
+                # An empty one is our own, which clears it.
                 return Kept(device, received.topic) if received.payload else None
             if len(received.payload) > MAX_STATUS_BYTES and kind == "status":
                 return Kept(device, received.topic)
@@ -91,27 +87,25 @@ def read(topics: Topics, received: Received) -> StatusChanged | OfferMade | Repo
     return None
 
 
-def _read_from(
-    device: str, kind: str, rest: list[str], received: Received
-) -> StatusChanged | OfferMade | Reported | Chunk | None:
+def _read_from(device: str, kind: str, rest: list[str], received: Received) -> Message | None:
     if kind == "status" and not rest:
         return _read_status(device, received.payload)
     match kind, rest:
         case "offer", []:
             offer = decode(received.payload, Offer)
             _check_offer(offer)
-            return OfferMade(device, offer)
+            return OfferReceived(device, offer)
         case "report", []:
             report = decode(received.payload, Report)
             _check_report(report)
             return Reported(device, report)
         case "up", [update, index]:
-            return Chunk(device, update, _read_index(index), received.payload)
+            return Chunk(device, update, parse_index(index), received.payload)
     return None
 
 
 def _read_status(device: str, payload: bytes) -> StatusChanged | None:
-    if not payload:  # the retained status was cleared, which says nothing about the device
+    if not payload:  # somebody cleared the retained status, which says nothing about the device
         return None
     status = decode(payload, DeviceStatus)
     _check_numbers(samples=status.samples)
@@ -159,12 +153,6 @@ def _check_text(**values: str) -> None:
     for name, value in values.items():
         if not value.isprintable():
             raise FrameError(f"{name} holds characters that cannot be printed")
-
-
-def _read_index(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_INDEX_DIGITS):
-        raise FrameError(f"chunk number {text[:20]!r}")
-    return int(text)
 
 
 def _is_identifier(name: str) -> bool:

@@ -20,8 +20,8 @@ from typing import Literal
 import msgspec
 
 from sparsyedge.edge.errors import FrameError, LinkError, RunError
+from sparsyedge.edge.protocol.channel import Channel, Connected, Event, Received
 from sparsyedge.edge.protocol.messages import Lease, Topics, decode, encode
-from sparsyedge.edge.protocol.mqtt import Connected, Link, Received
 
 __all__ = ["FleetLease"]
 
@@ -31,8 +31,8 @@ ANSWER_S = 5.0
 """How long a holder may take to answer before it counts as dead."""
 POLL_S = 0.25
 
-OpenLink = Callable[[str, tuple[str, bytes]], Link]
-"""Makes a link, not open yet, from an identity and a last will."""
+MakeLink = Callable[[str, tuple[str, bytes]], Channel]
+"""Makes a link from an identity and a last will; the caller opens it."""
 
 
 class FleetLease:
@@ -41,7 +41,7 @@ class FleetLease:
     The caller holds the lock of the run directory.
     """
 
-    def __init__(self, make_link: OpenLink, topics: Topics, *, run: str, run_dir: Path) -> None:
+    def __init__(self, make_link: MakeLink, topics: Topics, *, run: str, run_dir: Path) -> None:
         self._topics = topics
         self._own = Lease(
             state="held",
@@ -146,7 +146,7 @@ class FleetLease:
             log.warning("lease not published: %s; the next connect says it again", error)
 
 
-def _read(event: Received | Connected | None) -> Lease | None:
+def _read(event: Event | None) -> Lease | None:
     """The lease in a message; None for one that was withdrawn or makes no sense."""
     if not isinstance(event, Received) or not event.payload:
         return None

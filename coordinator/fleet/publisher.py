@@ -1,4 +1,4 @@
-"""What the coordinator publishes: retained state that survives a broker's restart, and replies that do not need to."""
+"""What the coordinator publishes: retained state, which it repeats to a broker that comes back, and replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.protocol.channel import Channel
-from sparsyedge.edge.protocol.chunks import chunk_of
+from sparsyedge.edge.protocol.chunks import CLEARED, cut
 from sparsyedge.edge.protocol.messages import Blob, Catalogue, Reply, RoundTask, Topics, encode
 
 __all__ = ["Publisher"]
@@ -17,14 +17,14 @@ __all__ = ["Publisher"]
 log = logging.getLogger(__name__)
 
 REMEMBERED_TASKS = 64
-"""What was announced comes back to who watches the topic, perhaps after some more announcements."""
+"""Our own announcements come back to us, perhaps after some more of them."""
 
 
 class Publisher:
-    """Publishes while the broker is there and remembers what must be retained.
+    """Publishes while the broker is there, and remembers what must be retained.
 
-    Starts silent: `renew`, which the owner calls on every connect, publishes all that was put so far. When the broker
-    goes away in the middle, the rest is left out until the next `renew`; devices repeat what was not answered.
+    It starts silent. The owner calls `renew` on every connect, which publishes everything put so far. If the broker
+    goes away in between, the rest waits for the next `renew`; devices repeat what was not answered.
     """
 
     def __init__(self, link: Channel, topics: Topics) -> None:
@@ -35,11 +35,11 @@ class Publisher:
         self._task: bytes = b""
         self._announced: deque[bytes] = deque(maxlen=REMEMBERED_TASKS)
         self._cleared = 0
-        """How often the task was said to be none."""
+        """How often we cleared the task and have not seen that come back."""
         self._up = False
 
     def renew(self) -> None:
-        """Publish all retained state; a task goes after the blobs that it names."""
+        """Publish all retained state, the task after the blobs that it names."""
         self._up = True
         for blob in list(self._withdrawn.values()):
             self._clear(blob)
@@ -49,37 +49,37 @@ class Publisher:
         self.repeat_task()
 
     def put(self, blob: Blob, read: Callable[[], bytes]) -> None:
-        """Offer a blob for download; `read` gives its content, now and after every reconnect."""
+        """Offer a blob for download; `read` returns its content, now and after every reconnect."""
         self._blobs[blob.sha256] = (blob, read)
         self._withdrawn.pop(blob.sha256, None)
         if self._up:
-            # First, so that no chunk is ever on the broker that a successor would not know of.
+            # The catalogue first: a successor must know of every chunk on the broker.
             self._publish_catalogue()
             self._publish_chunks(blob, read())
 
     def keep_only(self, blobs: set[str]) -> None:
-        """Withdraw every blob whose hash is not among these, so that the broker can forget it."""
+        """Withdraw all blobs but those with these hashes, so that the broker can forget them."""
         for sha256 in set(self._blobs) - blobs:
             blob, _ = self._blobs.pop(sha256)
             self._withdraw(blob)
         self._publish_catalogue()
 
     def take_over(self, left: Catalogue) -> None:
-        """Withdraw what a coordinator before this one has left on the broker and this one does not offer."""
+        """Withdraw what an earlier coordinator left on the broker, unless this one offers it, too."""
         for blob in left.blobs:
             if blob.sha256 not in self._blobs:
                 self._withdraw(blob)
             else:
-                # It may have been cut into more chunks.
+                # The earlier one may have cut it into more chunks.
                 self._clear_chunks(blob, start=self._blobs[blob.sha256][0].chunks)
 
     def announce(self, task: RoundTask) -> None:
-        """Say what the fleet does now."""
+        """Tell the fleet what to do now."""
         self._task = encode(task)
         self.repeat_task()
 
     def repeat_task(self) -> None:
-        """Say once more what the fleet does now."""
+        """Tell the fleet once more."""
         if self._task:
             self._announced.append(hashlib.sha256(self._task).digest())
         else:
@@ -87,11 +87,11 @@ class Publisher:
         self._publish(self._topics.round, self._task, retain=True)
 
     def forget(self, topic: str) -> None:
-        """Have the broker forget what somebody else had it keep."""
+        """Clear a message that somebody else had the broker retain."""
         self._publish(topic, b"", retain=True)
 
     def has_announced(self, task: bytes) -> bool:
-        """Whether a message on the task's topic is one of ours, of which each comes back once."""
+        """Whether a message on the task's topic is ours; each of ours comes back once."""
         if not task and self._cleared:
             self._cleared -= 1
             return True
@@ -102,8 +102,8 @@ class Publisher:
         self._publish(self._topics.reply(device), encode(reply))
 
     def _publish_chunks(self, blob: Blob, content: bytes) -> None:
-        for index in range(blob.chunks):
-            self._publish(self._topics.chunk(blob.sha256, index), chunk_of(content, blob, index), retain=True)
+        for index, chunk in cut(content, blob):
+            self._publish(self._topics.chunk(blob.sha256, index), chunk, retain=True)
 
     def _publish_catalogue(self) -> None:
         blobs = (*(blob for blob, _ in self._blobs.values()), *self._withdrawn.values())
@@ -120,7 +120,7 @@ class Publisher:
 
     def _clear_chunks(self, blob: Blob, *, start: int = 0) -> None:
         for index in range(start, blob.chunks):
-            self._publish(self._topics.chunk(blob.sha256, index), b"", retain=True)
+            self._publish(self._topics.chunk(blob.sha256, index), CLEARED, retain=True)
 
     def _publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         if not self._up:
@@ -128,7 +128,7 @@ class Publisher:
         try:
             self._link.publish(topic, payload, retain=retain)
         except MessageTooLarge as error:
-            # A fault of this one message, and no state of the link: everybody else is still answered.
+            # Only this message is at fault, so the others still go out.
             log.error("not sent: %s", error)
         except LinkError as error:
             log.warning("%s; the rest waits for the broker to come back", error)

@@ -1,7 +1,7 @@
-"""What devices sent that was not taken: counted by a fixed set of kinds, told with bounded words and at a bounded rate.
+"""What devices sent that was not taken: counted by a fixed set of kinds, told in few words and at a limited rate.
 
-A hostile member can make up as many reasons as it likes. It cannot make up kinds, so what it costs on disk is bounded
-by rounds, devices and kinds; and it gets a few lines a minute in the log.
+A hostile member can make up as many reasons as it likes, but no kinds. So rounds, devices and kinds limit what it
+costs on disk, and it gets a few lines a minute in the log.
 """
 
 from __future__ import annotations
@@ -34,17 +34,26 @@ class _Told:
 
 
 class Refusals:
-    """Counts refusals, writes the counts now and then, and tells the observer as much as is good for it."""
+    """Counts refusals, writes the counts now and then, and tells the observer about a few of them."""
 
-    def __init__(self, store: Store, observer: Observer, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, observer: Observer, *, present_round: Callable[[], int], clock: Callable[[], float]
+    ) -> None:
+        """`present_round` gives the round that was announced last, 0 before the first."""
         self._store = store
         self._observer = observer
+        self._present_round = present_round
         self._clock = clock
         self._counts: dict[tuple[int, str, str], tuple[int, str]] = {}
         self._told: dict[str, _Told] = {}
 
-    def count(self, device: str, kind: RefusalKind, reason: str, *, round_number: int) -> None:
-        """One more of this kind; `reason` says what was wrong with this one."""
+    def count(self, device: str, kind: RefusalKind, reason: str, *, round_number: int | None = None) -> None:
+        """One more of this kind; `reason` says what was wrong with this one.
+
+        It counts against the round that the device named, or against the present one if that has not been open yet.
+        """
+        present = self._present_round()
+        round_number = present if round_number is None else min(round_number, present)
         reason = one_line(reason)
         before, _ = self._counts.get((round_number, device, kind), (0, ""))
         self._counts[round_number, device, kind] = (before + 1, reason)

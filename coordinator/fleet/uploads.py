@@ -1,4 +1,4 @@
-"""Updates on their way in: one at a time per device, only those that were granted."""
+"""Updates on their way in: one per device at a time, and only granted ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Upload", "Uploads"]
 
 
 class Upload:
-    """An update in the making, and the offer that announced it."""
+    """An update whose chunks are arriving, and the offer that announced it."""
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -25,13 +25,13 @@ class Upload:
 
 
 class Uploads:
-    """The uploads in progress by device; holds no more memory than their offers declare."""
+    """Uploads in progress, by device. They take no more memory than their offers declare."""
 
     def __init__(self) -> None:
         self._by_device: dict[str, Upload] = {}
 
     def begin(self, device: str, offer: Offer) -> Upload:
-        """The upload of what was offered: the one in progress with what it has so far, or a new one."""
+        """The upload of an offered update: the one in progress, with the chunks that it has, or a new one."""
         upload = self._by_device.get(device)
         if upload is None or upload.offer.update != offer.update:
             upload = self._by_device[device] = Upload(offer)
@@ -39,12 +39,12 @@ class Uploads:
         return upload
 
     def get(self, device: str, update: str) -> Upload | None:
-        """The upload of that update, if it is in progress."""
+        """The upload of this update, if it is in progress."""
         upload = self._by_device.get(device)
         return upload if upload is not None and upload.update == update else None
 
     def unfinished(self) -> dict[str, str]:
-        """By device, what was begun and is not complete, as a reason to refuse it."""
+        """Why to refuse each upload that is not complete, by device."""
         return {
             device: f"the upload of update {upload.update[:12]} was not finished when the round closed"
             for device, upload in self._by_device.items()
@@ -52,7 +52,7 @@ class Uploads:
         }
 
     def keep_only(self, granted: Mapping[str, Granted]) -> None:
-        """Forget what is not granted any more."""
+        """Forget uploads that are no longer granted."""
         for device, upload in list(self._by_device.items()):
             if device not in granted or granted[device].update != upload.update:
                 del self._by_device[device]

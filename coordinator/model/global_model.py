@@ -124,18 +124,18 @@ class GlobalModel:
         """The frame of one of the present deltas."""
         return self._delta_frames[delta.base]
 
-    def verify(self, frame: bytes, round_number: int) -> None:
-        """Raise FrameError for an update that must not be averaged in this round."""
+    def verify(self, offer: Offer, frame: bytes) -> None:
+        """Raise FrameError for an update that must not be averaged; the frame's hash is the one that was offered."""
         state = verify_update(
             frame,
             self._manifest,
             run=self._config.name,
-            round_number=round_number,
+            round_number=offer.round,
             base=self.id,
             base_state=self._state,
         )
         if self._influence is not None:
-            self._influence.note(hashlib.sha256(frame).hexdigest(), state, self._state)
+            self._influence.note(offer.update.sha256, state, self._state)
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
         """Keep a verified update; it is durable when this returns."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from sparsyedge.edge.protocol.messages import Offer
+
 __all__ = [
     "Accept",
     "AskToWait",
@@ -91,16 +93,12 @@ class DeviceOffline:
     boot_id: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OfferReceived:
-    """A device has an update, known by its hash, that was trained from model `base`."""
+    """A device has an update and asks to send it."""
 
     device: str
-    run: str
-    round: int
-    base: str
-    update: str
-    bytes: int
+    offer: Offer
 
 
 @dataclass(frozen=True)
@@ -225,10 +223,10 @@ class ReplaceMember:
 
 @dataclass(frozen=True)
 class GrantUpload:
-    """Tell the device which parts of the update to send."""
+    """Tell the device which parts of the offered update to send."""
 
     device: str
-    update: str
+    offer: Offer
 
 
 @dataclass(frozen=True)
@@ -266,7 +264,7 @@ class AskToWait:
     """Tell the device that others upload first, and why."""
 
     device: str
-    update: str
+    offer: Offer
     reason: str
 
 

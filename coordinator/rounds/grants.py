@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.coordinator.rounds.stages import Granted, Open, Plan
+from sparsyedge.edge.protocol.messages import Blob
 
 __all__ = ["ASKED_S", "SLOWEST_BYTES_PER_S", "UPLOAD_IDLE_S", "Asked", "ask", "heard"]
 
@@ -32,12 +33,12 @@ class Asked:
     """Devices that lost their places over it."""
 
 
-def ask(plan: Plan, stage: Open, offer: OfferReceived, now_s: float) -> Asked:
+def ask(plan: Plan, stage: Open, event: OfferReceived, now_s: float) -> Asked:
     """Give the device a place to upload, or leave it waiting while all are taken: it will ask again."""
-    device = offer.device
+    device, update = event.device, event.offer.update
     others = {name: granted for name, granted in stage.granted.items() if name != device}
     lost: tuple[str, ...] = ()
-    if not _has_room(plan, others, offer):
+    if not _has_room(plan, others, update):
         lost = tuple(name for name, granted in others.items() if _is_wasted(granted, now_s))
         others = {name: granted for name, granted in others.items() if name not in lost}
     wasted = {**stage.wasted, **{name: stage.wasted.get(name, 0) + 1 for name in lost}}
@@ -50,10 +51,10 @@ def ask(plan: Plan, stage: Open, offer: OfferReceived, now_s: float) -> Asked:
             f"waiting; those go first"
         )
         return Asked(stage, False, reason, lost)
-    if not _has_room(plan, others, offer):
+    if not _has_room(plan, others, update):
         kept = others if held is None else {**others, device: held}
         return Asked(replace(stage, granted=kept, wasted=wasted, asked=asked), False, lost=lost)
-    place = Granted(offer.update, now_s, offer.bytes, since_s=now_s)
+    place = Granted(update.sha256, now_s, update.bytes, since_s=now_s)
     if held is not None:
         # The clocks of a place go on, whatever its holder offers in it.
         place = replace(place, heard_s=held.heard_s, since_s=held.since_s)
@@ -68,9 +69,9 @@ def heard(stage: Open, device: str, now_s: float) -> Open:
     return replace(stage, granted={**stage.granted, device: replace(stage.granted[device], heard_s=now_s)})
 
 
-def _has_room(plan: Plan, others: Mapping[str, Granted], offer: OfferReceived) -> bool:
+def _has_room(plan: Plan, others: Mapping[str, Granted], update: Blob) -> bool:
     """Whether the update fits beside those under way; one that is larger than all the room goes alone."""
-    return not others or sum(granted.bytes for granted in others.values()) + offer.bytes <= plan.upload_bytes
+    return not others or sum(granted.bytes for granted in others.values()) + update.bytes <= plan.upload_bytes
 
 
 def _is_wasted(granted: Granted, now_s: float) -> bool:

@@ -11,26 +11,27 @@ MAX_INVALID = 3
 """Updates of one device in one round that are looked at, after which it has no more to say in it."""
 
 
-def reason_to_refuse(plan: Plan, stage: Stage, offer: OfferReceived) -> tuple[RefusalKind, str] | None:
-    """What speaks against an update, by what its offer says of it; None where nothing does."""
+def reason_to_refuse(plan: Plan, stage: Stage, event: OfferReceived) -> tuple[RefusalKind, str] | None:
+    """What the offer itself says against its update; None if that is nothing."""
+    device, offer = event.device, event.offer
     if offer.run != plan.run:
         return RefusalKind.FOREIGN, f"the update is for run {offer.run}, the fleet works on run {plan.run}"
     if not isinstance(stage, Open) or stage.round != offer.round:
         return RefusalKind.LATE, f"round {offer.round} is not open: {describe(stage)}"
-    if offer.device not in stage.cohort:
-        return RefusalKind.NOT_ASKED, f"device {offer.device} is not in the cohort of round {stage.round}"
-    if offer.device in stage.accepted:
+    if device not in stage.cohort:
+        return RefusalKind.NOT_ASKED, f"device {device} is not in the cohort of round {stage.round}"
+    if device in stage.accepted:
         return RefusalKind.REPEATED, (
-            f"update {stage.accepted[offer.device][:12]} of device {offer.device} is already accepted "
-            f"for round {stage.round}, this one is {offer.update[:12]}"
+            f"update {stage.accepted[device][:12]} of device {device} is already accepted "
+            f"for round {stage.round}, this one is {offer.update.sha256[:12]}"
         )
-    if stage.failed.get(offer.device, 0) >= MAX_INVALID:
-        return RefusalKind.REPEATED, f"{MAX_INVALID} updates of device {offer.device} were refused in this round"
+    if stage.failed.get(device, 0) >= MAX_INVALID:
+        return RefusalKind.REPEATED, f"{MAX_INVALID} updates of device {device} were refused in this round"
     if offer.base != stage.model:
         started = f"the update starts from model {offer.base[:12]}, round {stage.round} from {stage.model[:12]}"
         return RefusalKind.FOREIGN, started
-    if offer.bytes > plan.max_update_bytes:
-        size = f"the update has {offer.bytes} bytes, at most {plan.max_update_bytes} are allowed for this model"
+    if offer.update.bytes > plan.max_update_bytes:
+        size = f"the update has {offer.update.bytes} bytes, at most {plan.max_update_bytes} are allowed for this model"
         return RefusalKind.TOO_LARGE, size
     return None
 

@@ -292,24 +292,24 @@ def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunSta
     )
 
 
-def _answer_offer(state: RunState, offer: OfferReceived, now_s: float) -> Outcome:
-    stage = state.stage
-    if offer.run == state.plan.run and _accepted_hash(state, offer.device, offer.round) == offer.update:
-        return state, (Accept(offer.device, offer.round, offer.update, again=True),)
-    refusal = reason_to_refuse(state.plan, stage, offer)
+def _answer_offer(state: RunState, event: OfferReceived, now_s: float) -> Outcome:
+    stage, device, offer, update = state.stage, event.device, event.offer, event.offer.update.sha256
+    if offer.run == state.plan.run and _accepted_hash(state, device, offer.round) == update:
+        return state, (Accept(device, offer.round, update, again=True),)
+    refusal = reason_to_refuse(state.plan, stage, event)
     if refusal is not None or not isinstance(stage, Open):
         kind, reason = refusal or (RefusalKind.LATE, describe(stage))
-        return state, (Refuse(offer.device, offer.round, offer.update, reason, run=offer.run, kind=kind),)
-    asked = ask(state.plan, stage, offer, now_s)
+        return state, (Refuse(device, offer.round, update, reason, run=offer.run, kind=kind),)
+    asked = ask(state.plan, stage, event, now_s)
     state = replace(state, stage=asked.stage)
     commands: list[Command] = []
-    for device in asked.lost:
-        state, struck_out = strike(state, device, "wasted", WASTED)
+    for idle in asked.lost:
+        state, struck_out = strike(state, idle, "wasted", WASTED)
         commands += struck_out
     if asked.granted:
-        commands.append(GrantUpload(offer.device, offer.update))
+        commands.append(GrantUpload(device, offer))
     elif asked.reason:
-        commands.append(AskToWait(offer.device, offer.update, asked.reason))
+        commands.append(AskToWait(device, offer, asked.reason))
     return state, tuple(commands)
 
 

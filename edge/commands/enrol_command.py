@@ -14,8 +14,9 @@ from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig
 from sparsyedge.edge.config_paths import resolve_paths
 from sparsyedge.edge.errors import FrameError, LinkError, SecurityError
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Topics, encode
-from sparsyedge.edge.protocol.mqtt import Link, Received
+from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.security.enrolment_messages import (
     DeviceFile,
     Enrolled,

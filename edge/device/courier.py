@@ -1,7 +1,7 @@
-"""Carries between a device and its coordinator: the current task, blobs down, updates up. It decides nothing.
+"""Carries tasks and blobs from the coordinator to a device, and updates back. It decides nothing.
 
-Everything arrives through one inbox, which is looked into while waiting for a blob or for the answer to an offer, and
-between training steps; so whoever waits here always learns that the round has moved on.
+Everything arrives through one inbox. The courier reads it while it waits for a blob or for the answer to an offer, and
+the agent has it read between training steps, so that nobody misses that the round has moved on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from sparsyedge.edge.compatibility import OURS, Speaks, read_demand, which_upgrade
 from sparsyedge.edge.device.fitness import Unfit
 from sparsyedge.edge.errors import FrameError, LinkError
-from sparsyedge.edge.protocol.channel import Channel
-from sparsyedge.edge.protocol.chunks import Assembly, chunk_of, indices
+from sparsyedge.edge.protocol.channel import Channel, Connected, Received
+from sparsyedge.edge.protocol.chunks import Assembly, cut, is_cleared, parse_index
 from sparsyedge.edge.protocol.messages import (
     Accepted,
     Blob,
@@ -34,7 +34,6 @@ from sparsyedge.edge.protocol.messages import (
     decode_reply,
     encode,
 )
-from sparsyedge.edge.protocol.mqtt import Connected, Received
 from sparsyedge.edge.security.trust import Trust
 from sparsyedge.edge.text import one_line
 
@@ -43,22 +42,21 @@ __all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status"]
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-"""The longest that a wait goes on without looking whether it is still wanted."""
+"""How often a wait checks whether it is still wanted."""
 STALL_S = 5.0
 DOWNLOAD_TIMEOUT_S = 600.0
 OFFER_AGAIN_S = 3.0
 WAIT_S = 10.0
-"""Until a device offers again that was told to let others go first."""
+"""How long a device that was told to wait does so before it offers again."""
 SOON_S = 1.0
-"""Within which a fleet offers to a coordinator that has come back: not in step either."""
+"""A fleet spreads its offers to a coordinator that has come back over this time."""
 LAST_WORD_S = 2.0
-"""How long to wait for the answer to an offer once the round is over: the two messages may overtake each other."""
+"""How long to wait for the answer to an offer once the round is over: that news may overtake the answer."""
 STATUS_TIMEOUT_S = 5.0
-MAX_INDEX_DIGITS = 7
 
 
 class Abandoned(Exception):
-    """What was waited for is no longer wanted."""
+    """Nobody wants any more what was waited for."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +72,26 @@ class Member:
 
 
 def offline_status(boot_id: str) -> bytes:
-    """What a device's last will says, and what it says itself when it leaves."""
+    """The status of a device that has left: its last will, and its own word when it goes."""
     return encode(DeviceStatus(state="offline", boot_id=boot_id))
 
 
 def last_word(member: Member, reason: str) -> bytes:
-    """What a device says that cannot start at all."""
+    """The status of a device that cannot start at all."""
     return encode(
         DeviceStatus(state="offline", boot_id=member.boot_id, software=member.software, unfit=one_line(reason))
     )
 
 
 class Courier:
-    """A device's end of the protocol, over an open link; counts the bytes of the chunks that it carries."""
+    """A device's end of the protocol, over an open channel; counts the bytes of the chunks that it carries."""
 
     def __init__(self, link: Channel, member: Member, *, trust: Trust | None = None) -> None:
-        """With `trust`, tasks that it does not believe change nothing."""
+        """With `trust`, ignores tasks that it does not believe."""
         self.task: RoundTask | None = None
-        """The latest word of the coordinator."""
+        """The coordinator's latest task."""
         self.unreadable = ""
-        """Why that latest word could not be read; empty where it could."""
+        """Why the latest task could not be read; empty if it could."""
         self.bytes_down = 0
         self.bytes_up = 0
         self._link = link
@@ -112,12 +110,12 @@ class Courier:
     # ---- status and task ---------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Ask for the task and for answers; the status follows with the link's first event."""
+        """Ask for the task and for answers; the status follows once the channel is connected."""
         self._link.subscribe(self._topics.reply(self._member.device))
         self._link.subscribe(self._topics.round)
 
     def refresh(self) -> None:
-        """Have the broker send the task again, and say again who is here: any message may have been lost."""
+        """Ask for the task again and repeat the status: any message may have been lost."""
         self._link.subscribe(self._topics.round)
         self._say_hello()
 
@@ -136,11 +134,11 @@ class Courier:
         self._say_hello()
 
     def leave(self) -> None:
-        """Tell the coordinator that this device goes."""
+        """Tell the coordinator that this device is leaving."""
         self._publish_status(offline_status(self._member.boot_id))
 
     def report(self, report: Report) -> None:
-        """Tell the coordinator what a round has cost."""
+        """Tell the coordinator what a round cost."""
         self._link.publish(self._topics.report(self._member.device), encode(report))
 
     def _publish_status(self, payload: bytes) -> None:
@@ -148,7 +146,7 @@ class Courier:
         try:
             self._link.publish(topic, payload, retain=True, timeout_s=STATUS_TIMEOUT_S)
         except LinkError as error:
-            # The next connect says it again, and the last will speaks for a device that is gone.
+            # The next connect repeats it, and the last will speaks for a device that is gone.
             if str(error) != self._trouble:
                 log.warning("status not published: %s", error)
             self._trouble = str(error)
@@ -158,7 +156,7 @@ class Courier:
     # ---- the inbox ---------------------------------------------------------------------------------------------------
 
     def listen(self, timeout_s: float = TICK_S) -> bool:
-        """Handle one event, if one comes in time."""
+        """Handle one event if one comes in time; returns whether it did."""
         event = self._link.receive(timeout_s)
         if isinstance(event, Received):
             try:
@@ -201,7 +199,7 @@ class Courier:
 
     def _read_task(self, payload: bytes) -> None:
         if self._trust is not None and (not payload or not self._trust.believes(payload)):
-            # Nobody signs an empty message, with which a coordinator that has just started clears the topic.
+            # A coordinator that has just started clears the topic with an empty message, which nobody can sign.
             return
         try:
             if payload and (reason := self._which_upgrade(payload)):
@@ -221,22 +219,20 @@ class Courier:
         return which_upgrade(member.device, member.software, member.speaks, read_demand(payload))
 
     def _put_chunk(self, assembly: Assembly, index: str, payload: bytes) -> None:
-        if not payload and assembly.blob.bytes:
-            # A blob that the coordinator withdraws: it clears the retained chunks one by one.
+        if is_cleared(assembly.blob, payload):
             return
-        if not index.isdecimal() or len(index) > MAX_INDEX_DIGITS:
-            raise FrameError(f"{index[:20]!r} is not the number of a chunk")
+        number = parse_index(index)
         self.bytes_down += len(payload)
-        if assembly.put(int(index), payload):
+        if assembly.put(number, payload):
             self._progress_s = time.monotonic()
 
     # ---- down --------------------------------------------------------------------------------------------------------
 
     def fetch(self, blob: Blob, *, wanted: Callable[[], bool]) -> bytes:
-        """A blob from the coordinator's retained chunks, its hash checked; asks again when they stop coming.
+        """A blob from the coordinator's retained chunks, its hash checked; asks again if they stop coming.
 
-        Raises Abandoned as soon as it is no longer wanted, LinkError when it takes too long, FrameError when the chunks
-        do not make up what was promised.
+        Raises Abandoned once it is no longer wanted, LinkError if it takes too long, and FrameError if the chunks do
+        not make up what was promised.
         """
         pattern = self._topics.chunk(blob.sha256, "+")
         assembly = self._assembly = Assembly(blob)
@@ -252,7 +248,7 @@ class Courier:
                         f"check that the coordinator is running"
                     )
                 if time.monotonic() - self._progress_s > STALL_S:
-                    log.info("blob %s lacks chunks %s; asking again", blob.sha256[:12], assembly.missing()[:3])
+                    log.info("blob %s lacks chunks %s; asking again", blob.sha256[:12], assembly.missing(3))
                     self._link.subscribe(pattern)
                     self._progress_s = time.monotonic()
         finally:
@@ -263,7 +259,7 @@ class Courier:
     # ---- up ----------------------------------------------------------------------------------------------------------
 
     def deliver(self, offer: Offer, frame: bytes, *, wanted: Callable[[], bool]) -> Accepted | Refused:
-        """Repeat the offer, sending the chunks that are asked for, until the answer is final; raises Abandoned."""
+        """Repeat the offer, and send the chunks asked for, until the answer is final; raises Abandoned."""
         offer_s = leave_s = 0.0
         announced = self._announced
         while True:
@@ -274,11 +270,11 @@ class Courier:
                 raise Abandoned
             if now_s >= offer_s:
                 self._link.publish(self._topics.offer(self._member.device), encode(offer))
-                # A coordinator that is busy keeps silent; the fleet must not ask in step.
+                # A busy coordinator does not answer; random waits keep the fleet from asking in step.
                 offer_s = now_s + OFFER_AGAIN_S * random.uniform(0.5, 1.5)
             self.listen(min(TICK_S, max(0.0, offer_s - time.monotonic())))
             if announced != self._announced:
-                # A coordinator that was started again announces its round again, and knows of no offer.
+                # A coordinator that has restarted announces its round again, and knows of no offer.
                 announced = self._announced
                 offer_s = min(offer_s, now_s + random.uniform(0.0, SOON_S))
             reply = self._take_reply(offer)
@@ -293,26 +289,25 @@ class Courier:
                 return reply
 
     def _take_reply(self, offer: Offer) -> Reply | None:
-        """The answer to this offer, if it has come; answers to others are forgotten."""
+        """The answer to this offer, if it has come; forgets answers to others."""
         reply, self._reply = self._reply, None
         if reply and (reply.run, reply.round, reply.update) == (offer.run, offer.round, offer.update.sha256):
             return reply
         return None
 
     def _send_chunks(self, offer: Offer, frame: bytes, grant: Grant, wanted: Callable[[], bool]) -> None:
-        for index in indices(grant.missing, offer.update):
+        for index, chunk in cut(frame, offer.update, grant.missing):
             _require(wanted)
-            chunk = chunk_of(frame, offer.update, index)
             self._link.publish(self._topics.upload(self._member.device, offer.update.sha256, index), chunk)
             self.bytes_up += len(chunk)
             self.drain()
-        # A grant that came meanwhile asks for what was just sent.
+        # A grant that arrived meanwhile asks for what we have just sent.
         if isinstance(self._reply, Grant):
             self._reply = None
 
 
 def _subject(unfit: Unfit | None) -> tuple[str, int] | None:
-    """What a reason is about, without its figures."""
+    """A reason without its figures."""
     return None if unfit is None else (re.sub(r"[\d.]+", "", unfit.reason), unfit.round)
 
 

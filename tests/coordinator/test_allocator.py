@@ -109,8 +109,9 @@ class Run:
         )
         for device in self.devices:
             frame = update.read_bytes()
-            model.verify(frame, round_number)
-            model.accept(device, offer_of(frame, round_number, model.id), frame)
+            offer = offer_of(frame, round_number, model.id)
+            model.verify(offer, frame)
+            model.accept(device, offer, frame)
         model.close_round(round_number, self.devices, elapsed_s=lambda: 1.0)
 
 

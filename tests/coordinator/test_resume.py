@@ -24,8 +24,9 @@ from sparsyedge.coordinator.record.store import STORE_NAME, ClosedRound, Store
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.artifacts import Artifacts, File
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Accepted, Lease, encode
-from sparsyedge.edge.protocol.mqtt import Link, Received
+from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.tensors import model_id
 
 pytestmark = pytest.mark.mosquitto

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from fixtures.broker import Broker
 
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, decode
-from sparsyedge.edge.protocol.mqtt import Link, Received
+from sparsyedge.edge.protocol.mqtt import Link
 
 pytestmark = [pytest.mark.slow, pytest.mark.mosquitto]
 

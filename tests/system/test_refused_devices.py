@@ -23,9 +23,11 @@ from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.protocol import broker_refusal as refusal
 from sparsyedge.edge.protocol import mqtt as link_module
+from sparsyedge.edge.protocol import mqtt_client
 from sparsyedge.edge.protocol.broker_refusal import retry_delay_s
+from sparsyedge.edge.protocol.channel import Connected
 from sparsyedge.edge.protocol.messages import Topics
-from sparsyedge.edge.protocol.mqtt import Connected, Link
+from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls
 
 pytestmark = pytest.mark.mosquitto
@@ -128,7 +130,7 @@ def test_a_device_that_is_revoked_while_it_runs_says_so_once_and_comes_back_when
 ) -> None:
     monkeypatch.setattr(refusal, "FIRST_DELAY_S", 0.05)
     monkeypatch.setattr(refusal, "MAX_DELAY_S", 0.1)
-    monkeypatch.setattr(link_module, "RECONNECT_MAX_S", 1)
+    monkeypatch.setattr(mqtt_client, "RECONNECT_MAX_S", 1)
     monkeypatch.setattr(link_module, "RECONNECT_JITTER_S", 0.1)
     identity = make_member(secured, "pi-01", tmp_path / "pi-01")
     link = Link("127.0.0.1", secured.settings.port, identity="pi-01", tls=identity.tls)
@@ -136,7 +138,7 @@ def test_a_device_that_is_revoked_while_it_runs_says_so_once_and_comes_back_when
     try:
         assert isinstance(link.receive(LIMIT_S), Connected)
         revoke(secured, "pi-01")
-        until(lambda: link._refusals >= 3, "three refusals")
+        until(lambda: link._admission._refusals >= 3, "three refusals")
         with pytest.raises(LinkError, match="takes no message: this device was revoked"):
             link.publish(STATUS, b"x", timeout_s=0.1)
         errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
@@ -182,7 +184,7 @@ def test_a_link_that_waits_long_closes_at_once(
     link = Link("127.0.0.1", secured.settings.port, identity="pi-01", tls=identity.tls)
     link.open(LIMIT_S)
     revoke(secured, "pi-01")
-    until(lambda: link._trouble is not None, "the refusal")
+    until(lambda: link.is_refused, "the refusal")
     closing = threading.Thread(target=link.close)
     closing.start()
     closing.join(LIMIT_S)

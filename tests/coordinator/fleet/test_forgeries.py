@@ -23,6 +23,7 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.edge.device.courier import Courier, Member, offline_status
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.chunks import chunk_of
 from sparsyedge.edge.protocol.messages import Accepted, Blob, RoundTask, encode
 from sparsyedge.edge.protocol.mqtt import Link
@@ -60,7 +61,7 @@ class Attacked:
         self.devices = {name: self.join(name) for name in NAMES}
         self.rogue = authority.link("rogue")
         self.rogue.open()
-        self.couriers: list[Link] = []
+        self.couriers: list[Channel] = []
 
     def join(self, name: str) -> FakeDevice:
         device = FakeDevice(self.authority.settings.port, name, self.initial, self.identities[name])

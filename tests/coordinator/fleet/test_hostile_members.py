@@ -30,9 +30,9 @@ from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import chunk_of
 from sparsyedge.edge.protocol.messages import Accepted, Grant, Offer, Refused, RoundTask, encode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.wire.frame import decode_frame

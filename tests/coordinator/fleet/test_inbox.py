@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsyedge.coordinator.fleet.inbox import Chunk, Garbage, Kept, OfferMade, Reported, StatusChanged, read
+from sparsyedge.coordinator.fleet.inbox import Chunk, Garbage, Kept, Reported, StatusChanged, read
+from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, decode, encode
-from sparsyedge.edge.protocol.mqtt import Received
 
 TOPICS = Topics("lab")
 SHA = "ab" * 32
@@ -39,7 +40,7 @@ def received(message: Message, **changes: object) -> Received:
 
 def test_good_messages_are_understood() -> None:
     assert read(TOPICS, received(STATUS)) == StatusChanged("d1", STATUS)
-    assert read(TOPICS, received(OFFER)) == OfferMade("d1", OFFER)
+    assert read(TOPICS, received(OFFER)) == OfferReceived("d1", OFFER)
     assert read(TOPICS, received(REPORT)) == Reported("d1", REPORT)
     assert read(TOPICS, Received(TOPICS.upload("d1", SHA, 3), b"abc", False)) == Chunk("d1", SHA, 3, b"abc")
 
@@ -149,7 +150,7 @@ def test_a_damaged_offer_is_garbage_or_another_offer_within_bounds(place: int, b
     payload = bytearray(encode(OFFER))
     payload[place] = byte
     found = read(TOPICS, Received(TOPICS.offer("d1"), bytes(payload), False))
-    assert isinstance(found, Garbage | OfferMade)
-    if isinstance(found, OfferMade):
+    assert isinstance(found, Garbage | OfferReceived)
+    if isinstance(found, OfferReceived):
         assert 1 <= found.offer.samples <= 10**9
         assert decode(encode(found.offer), Offer) == found.offer

@@ -8,9 +8,9 @@ import pytest
 
 from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Blob, Catalogue, Topics, decode
-from sparsyedge.edge.protocol.mqtt import Link
 
 TOPICS = Topics("lab")
 CONTENT = bytes(range(256)) * 10
@@ -41,7 +41,7 @@ def link() -> FakeLink:
 
 @pytest.fixture
 def publisher(link: FakeLink) -> Publisher:
-    return Publisher(cast("Link", link), TOPICS)
+    return Publisher(cast("Channel", link), TOPICS)
 
 
 @pytest.fixture
@@ -128,12 +128,12 @@ def test_what_an_earlier_coordinator_left_is_withdrawn_and_what_both_offer_stays
     # The same content in more chunks, as for a broker with smaller packets.
     finer = blob_of(CONTENT * 2, chunk_bytes=1024)
     coarser = blob_of(CONTENT * 2, chunk_bytes=4096)
-    killed = Publisher(cast("Link", link), TOPICS)
+    killed = Publisher(cast("Channel", link), TOPICS)
     killed.renew()
     for each, content in ((blob, CONTENT), (other, b"of a round long past"), (finer, CONTENT * 2)):
         killed.put(each, lambda content=content: content)  # type: ignore[misc]
     left = decode(link.retained[TOPICS.catalogue], Catalogue)
-    publisher = Publisher(cast("Link", link), TOPICS)
+    publisher = Publisher(cast("Channel", link), TOPICS)
     publisher.put(blob, lambda: CONTENT)
     publisher.put(coarser, lambda: CONTENT * 2)
     publisher.renew()

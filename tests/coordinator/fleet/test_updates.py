@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from contextlib import closing
@@ -13,7 +14,7 @@ from fixtures.scripted_fleet import TOPICS, Fleet, answer, report_of
 from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.model.update_files import UpdateFiles
 from sparsyedge.edge.errors import RunError
-from sparsyedge.edge.protocol.chunks import chunk_of
+from sparsyedge.edge.protocol.chunks import chunk_of, cut
 from sparsyedge.edge.protocol.messages import Accepted, DeviceStatus, Grant, Refused, encode
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.tensors import model_id
@@ -31,6 +32,30 @@ def test_an_accepted_update_is_on_disk_before_the_device_hears_of_it(fleet: Flee
         assert store.samples(1) == {"d1": 10}
     run.coordinator.interrupt()
     assert run.result().run.state == "stopped"
+
+
+def test_an_update_is_hashed_once_on_its_way_in(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fleet.start(cohort_size=2)
+    first, _ = fleet.join("d1", "d2")
+    task = first.until_round(1)
+    frame = first.frame_of(task)
+    offer = first.offer_of(task, frame)
+    sha256, hashed = hashlib.sha256, []
+
+    def counted(content: bytes = b"") -> object:
+        hashed.append(content == frame)
+        return sha256(content)
+
+    monkeypatch.setattr(hashlib, "sha256", counted)
+    reply = first.ask(offer)
+    assert isinstance(reply, Grant)
+    for index, chunk in cut(frame, offer.update, reply.missing):
+        first.link.publish(TOPICS.upload("d1", offer.update.sha256, index), chunk)
+    first.until(lambda: bool(first.replies))
+    assert isinstance(first.replies.pop(0), Accepted)
+    assert hashed.count(True) == 1
+    run.coordinator.interrupt()
+    run.result()
 
 
 def test_offers_are_answered_again_and_other_updates_refused(fleet: Fleet) -> None:

@@ -139,8 +139,9 @@ class Run:
         for device in self.devices:
             state = device.fetch(model, self.initial)
             frame = device.update(state, model, codec=self.config.codec, round_number=self.round, move=self.move)
-            model.verify(frame, self.round)
-            model.accept(device.name, offer_of(frame, self.round, model.id), frame)
+            offer = offer_of(frame, self.round, model.id)
+            model.verify(offer, frame)
+            model.accept(device.name, offer, frame)
 
     def close(self) -> None:
         self.model.close_round(self.round, DEVICES, elapsed_s=lambda: 1.0)

@@ -54,10 +54,10 @@ class Run:
             frame = self.frame(device, round_number)
             samples = 10**9 if device == HOSTILE else 10
             report = plain_report("r", round_number)
-            model.verify(frame, round_number)
             offer = Offer(
                 run="r", round=round_number, base=model.id, update=blob_of(frame), samples=samples, report=report
             )
+            model.verify(offer, frame)
             model.accept(device, offer, frame)
 
     def frame(self, device: str, round_number: int) -> bytes:

@@ -29,8 +29,9 @@ def running(*devices: str, **changes: object) -> Run:
 
 
 def refuse_update_of(run: Run, device: str) -> None:
-    offer = replace(offer_of(device, round_number=run.open.round), base=run.open.model)
-    run.feed(offer, UploadComplete(device, offer.update), UpdateInvalid(device, offer.update, "it holds NaN"))
+    event = offer_of(device, round_number=run.open.round, base=run.open.model)
+    update = event.offer.update.sha256
+    run.feed(event, UploadComplete(device, update), UpdateInvalid(device, update, "it holds NaN"))
 
 
 def next_round(run: Run) -> None:

@@ -23,7 +23,7 @@ def run() -> Run:
 
 
 def large(run: Run, device: str, update: str | None = None) -> list[Command]:
-    return run.feed(replace(offer_of(device, update=update), bytes=LARGE))
+    return run.feed(offer_of(device, update=update, update_bytes=LARGE))
 
 
 def granted(commands: list[Command]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fixtures.clockwork import FIRST, PLAN, SECOND, Run, offer_of
+from fixtures.clockwork import FIRST, PLAN, SECOND, Run, grant_of, offer_of
 
 from sparsyedge.coordinator.rounds.events import (
     Accept,
@@ -17,7 +17,6 @@ from sparsyedge.coordinator.rounds.events import (
     ExtendRound,
     FailRun,
     FinishRun,
-    GrantUpload,
     Interrupted,
     ModelReady,
     OfferReceived,
@@ -99,7 +98,7 @@ def test_later_rounds_open_with_fewer_devices_than_the_first(run: Run) -> None:
 
 
 def test_an_offer_is_granted_then_verified_then_accepted(run: Run) -> None:
-    assert run.feed(offer_of("d1")) == [GrantUpload("d1", "update-of-d1")]
+    assert run.feed(offer_of("d1")) == [grant_of("d1")]
     assert run.feed(UploadComplete("d1", "update-of-d1")) == [VerifyUpdate("d1", "update-of-d1")]
     assert run.feed(UpdateVerified("d1", "update-of-d1")) == [Accept("d1", 1, "update-of-d1")]
 
@@ -133,7 +132,7 @@ def test_another_update_of_the_same_device_is_refused(run: Run) -> None:
 
 def test_a_new_hash_replaces_an_upload_that_is_not_complete(run: Run) -> None:
     run.feed(offer_of("d1"))
-    assert run.feed(offer_of("d1", update="other")) == [GrantUpload("d1", "other")]
+    assert run.feed(offer_of("d1", update="other")) == [grant_of("d1", update="other")]
     assert run.feed(UploadComplete("d1", "update-of-d1")) == []
 
 
@@ -144,11 +143,11 @@ def test_an_upload_that_was_never_granted_is_ignored(run: Run) -> None:
 @pytest.mark.parametrize(
     ("offer", "reason"),
     [
-        (replace(offer_of("d1"), run="r0"), "is for run r0, the fleet works on run r1"),
+        (offer_of("d1", run="r0"), "is for run r0, the fleet works on run r1"),
         (offer_of("d1", round_number=2), "round 2 is not open: round 1 is"),
         (offer_of("stranger"), "device stranger is not in the cohort of round 1"),
-        (replace(offer_of("d1"), base=SECOND), f"starts from model {SECOND[:12]}, round 1 from {FIRST[:12]}"),
-        (replace(offer_of("d1"), bytes=1001), "has 1001 bytes, at most 1000 are allowed"),
+        (offer_of("d1", base=SECOND), f"starts from model {SECOND[:12]}, round 1 from {FIRST[:12]}"),
+        (offer_of("d1", update_bytes=1001), "has 1001 bytes, at most 1000 are allowed"),
     ],
     ids=["run", "round", "cohort", "base", "size"],
 )
@@ -157,7 +156,7 @@ def test_an_offer_that_does_not_fit_is_refused_with_a_reason(run: Run, offer: Of
 
 
 def test_a_refusal_names_the_run_and_round_that_the_device_named(run: Run) -> None:
-    (refusal,) = run.feed(replace(offer_of("d1", round_number=9), run="r0"))
+    (refusal,) = run.feed(offer_of("d1", round_number=9, run="r0"))
     assert isinstance(refusal, Refuse)
     assert (refusal.run, refusal.round) == ("r0", 9)
 
@@ -165,7 +164,7 @@ def test_a_refusal_names_the_run_and_round_that_the_device_named(run: Run) -> No
 def test_an_invalid_update_is_refused_and_the_device_may_offer_another(run: Run) -> None:
     run.feed(offer_of("d1"))
     assert only_refusal(run.feed(UpdateInvalid("d1", "update-of-d1", "it holds NaN"))) == "it holds NaN"
-    assert run.feed(offer_of("d1", update="repaired")) == [GrantUpload("d1", "repaired")]
+    assert run.feed(offer_of("d1", update="repaired")) == [grant_of("d1", update="repaired")]
 
 
 def test_uploads_in_flight_are_bounded_by_their_bytes() -> None:
@@ -173,15 +172,15 @@ def test_uploads_in_flight_are_bounded_by_their_bytes() -> None:
     run.online("d1", "d2", "d3")
     run.feed(offer_of("d1"))
     assert run.feed(offer_of("d2")) == []
-    assert run.feed(offer_of("d1")) == [GrantUpload("d1", "update-of-d1")]
+    assert run.feed(offer_of("d1")) == [grant_of("d1")]
     run.feed(UpdateVerified("d1", "update-of-d1"))
-    assert run.feed(offer_of("d2")) == [GrantUpload("d2", "update-of-d2")]
+    assert run.feed(offer_of("d2")) == [grant_of("d2")]
 
 
 def test_an_update_that_is_larger_than_all_the_room_goes_alone() -> None:
     run = Run(replace(PLAN, upload_bytes=5))
     run.online("d1", "d2", "d3")
-    assert run.feed(offer_of("d1")) == [GrantUpload("d1", "update-of-d1")]
+    assert run.feed(offer_of("d1")) == [grant_of("d1")]
     assert run.feed(offer_of("d2")) == []
 
 
@@ -194,7 +193,7 @@ def test_an_upload_that_went_silent_gives_its_place_away() -> None:
     run.now_s = UPLOAD_IDLE_S + 1
     assert run.feed(offer_of("d2")) == []
     run.now_s = 2 * UPLOAD_IDLE_S - 1
-    assert run.feed(offer_of("d2")) == [GrantUpload("d2", "update-of-d2")]
+    assert run.feed(offer_of("d2")) == [grant_of("d2")]
 
 
 # ---- closing ---------------------------------------------------------------------------------------------------------

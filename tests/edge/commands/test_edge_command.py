@@ -13,8 +13,9 @@ from fixtures.broker import Broker
 from sparsyedge.edge.commands.edge_command import load_data
 from sparsyedge.edge.config import DataConfig, PartitionConfig
 from sparsyedge.edge.errors import ConfigError, DataError
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, decode
-from sparsyedge.edge.protocol.mqtt import Link, Received
+from sparsyedge.edge.protocol.mqtt import Link
 
 SAMPLES = 40
 START_S = 60.0

@@ -27,9 +27,9 @@ from fixtures.fake_coordinator import (
 from sparsyedge.edge.device import agent as agent_module
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.cache import Cache
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Reply, Report, decode, encode
-from sparsyedge.edge.protocol.mqtt import Received
 
 pytestmark = pytest.mark.timeout(60)
 

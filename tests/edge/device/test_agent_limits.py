@@ -14,8 +14,8 @@ from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.limits import CHECK_S, Limits, Vitals
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import DeviceStatus, decode, encode
-from sparsyedge.edge.protocol.mqtt import Received
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,8 +16,8 @@ from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import DeviceStatus, Report, decode, encode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import MAX_TEXT, one_line
 from sparsyedge.edge.training import session_holder as holder_module
 

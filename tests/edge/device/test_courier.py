@@ -9,9 +9,9 @@ from fixtures.reports import plain_report
 
 from sparsyedge.edge.device import courier as courier_module
 from sparsyedge.edge.device.courier import Courier, Member
+from sparsyedge.edge.protocol.channel import Connected, Received
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Offer, RoundTask, Topics, decode, encode
-from sparsyedge.edge.protocol.mqtt import Connected, Received
 
 TOPICS = Topics("lab")
 FRAME = b"an update"
@@ -37,6 +37,8 @@ REPORT = plain_report()
 
 class CoordinatorOnItsSecondStart:
     """A channel to a coordinator that knows of no offer made before it announced its round again."""
+
+    chunk_bytes = UPDATE.chunk_bytes
 
     def __init__(self) -> None:
         self.inbox: deque[Received] = deque()

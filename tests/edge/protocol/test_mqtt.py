@@ -14,9 +14,11 @@ from fixtures.broker import Broker
 from sparsyedge.benchmarks.demo.broker import LocalBroker
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.protocol import arrivals, in_flight, subscriptions
 from sparsyedge.edge.protocol import mqtt as link_module
+from sparsyedge.edge.protocol.channel import Connected, Received
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES
-from sparsyedge.edge.protocol.mqtt import Connected, Link, Received
+from sparsyedge.edge.protocol.mqtt import Link
 
 WAIT_S = 60.0
 # Far above every limit that the tests set: a guard against hanging, not a measurement.
@@ -150,7 +152,7 @@ def test_retained_message_awaits_a_late_subscriber_and_comes_again_when_asked_ag
     sender = open_link(server.port, "sender")
     sender.publish("state/x", b"now", retain=True)
     # A broker that is slow to take it would send it to the subscriber as news.
-    wait_until(lambda: not sender._unacknowledged)
+    wait_until(lambda: not sender._window)
     receiver = open_link(server.port, "receiver")
     for _ in range(2):
         receiver.subscribe("state/+")
@@ -206,7 +208,7 @@ def test_last_will_is_sent_for_a_link_that_breaks_and_not_for_one_that_closes(
     broken = open_link(server.port, "broken", will=("status/broken", b"offline"))
     orderly.close()
     assert broken._client is not None
-    link_module._cut(broken._client)
+    broken._client.cut()
     assert [message.topic for message in take(watcher, 1)] == ["status/broken"]
     assert watcher.receive(0.3) is None
     late = open_link(server.port, "late")
@@ -228,7 +230,7 @@ def test_messages_handed_over_before_close_are_delivered(server: Startable, open
 def test_broker_without_mqtt_5_is_opened_with_3_1_1(amqtt: LocalBroker, open_link: Callable[..., Link]) -> None:
     link = open_link(amqtt.port, "device", will=("status/device", b"offline"))
     assert link._client is not None
-    assert link._client.protocol == MQTT_3_1_1
+    assert link._client._client.protocol == MQTT_3_1_1
 
 
 def test_chunks_are_small_where_the_broker_does_not_say_what_it_takes(
@@ -243,7 +245,7 @@ def test_a_silent_device_is_given_up_within_45_s_by_what_the_broker_is_told(
     client = open_link(amqtt.port, "device", will=("status/device", b"offline"))._client
     assert client is not None
     looks_every_s = 6  # Mosquitto
-    assert 1.5 * client.keepalive + looks_every_s <= 45
+    assert 1.5 * client._client.keepalive + looks_every_s <= 45
 
 
 @pytest.mark.mosquitto
@@ -269,7 +271,7 @@ def test_what_is_sent_to_a_device_during_a_short_absence_awaits_it(
     device = open_link(broker.port, "device", will=("status", b"offline"))
     monkeypatch.setattr(link_module, "RECONNECT_JITTER_S", 3.0)
     assert device._client is not None
-    link_module._cut(device._client)
+    device._client.cut()
     wait_until(lambda: not device._up)
     sender.publish("to/device", b"a grant")
     assert [message.payload for message in take(device, 1)] == [b"a grant"]
@@ -315,7 +317,7 @@ def test_publish_stops_when_too_much_is_unacknowledged(free_port: int) -> None:
     link = Link(LOOPBACK, free_port, identity="pi-01")
     try:
         link.open()
-        for index in range(link_module.WINDOW_MESSAGES):
+        for index in range(in_flight.WINDOW_MESSAGES):
             link.publish(f"t/{index}", b"x", timeout_s=1.0)
         with pytest.raises(LinkError, match=r"took no message for 0\.3 s: 16 are unacknowledged"):
             link.publish("t/one-too-many", b"x", timeout_s=0.3)
@@ -331,7 +333,7 @@ def test_publish_stops_when_too_many_bytes_are_unacknowledged(free_port: int) ->
     link = Link(LOOPBACK, free_port, identity="pi-01")
     try:
         link.open()
-        link.publish("t/large", bytes(link_module.WINDOW_BYTES), timeout_s=1.0)
+        link.publish("t/large", bytes(in_flight.WINDOW_BYTES), timeout_s=1.0)
         with pytest.raises(LinkError, match="1 are unacknowledged"):
             link.publish("t/small", b"x", timeout_s=0.3)
     finally:
@@ -347,7 +349,7 @@ def test_publish_on_a_link_that_is_not_open_is_a_sentence() -> None:
 def test_broker_that_forgets_a_connection_is_left_and_tried_again(
     free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(subscriptions, "SILENCE_S", 0.5)
     server = MuteBroker(free_port, CONNACK_V5)
     link = Link(LOOPBACK, free_port, identity="pi-01")
     link.subscribe("t/+")
@@ -365,7 +367,7 @@ def test_broker_that_forgets_a_connection_is_left_and_tried_again(
 def test_answered_subscriptions_are_not_taken_for_silence(
     server: Startable, open_link: Callable[..., Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(subscriptions, "SILENCE_S", 0.5)
     link = open_link(server.port, "device")
     for index in range(300):
         link.subscribe(f"t/{index % 20}")
@@ -378,7 +380,7 @@ def test_answered_subscriptions_are_not_taken_for_silence(
 def test_full_inbox_drops_messages_and_takes_new_ones_once_it_is_read(
     mosquitto: int, open_link: Callable[..., Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "INBOX_BYTES", 1000)
+    monkeypatch.setattr(arrivals, "INBOX_BYTES", 1000)
     receiver = open_link(mosquitto, "receiver", "t")
     sender = open_link(mosquitto, "sender", "done")
     for _ in range(10):

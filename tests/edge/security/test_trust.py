@@ -13,8 +13,8 @@ from fixtures.fake_coordinator import TOPICS, Coordinator, FakeSession, round_ta
 from sparsyedge.edge.device import courier as courier_module
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.courier import Courier, Member
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, RoundTask, decode, encode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.security import trust as trust_module
 from sparsyedge.edge.security.run_seal import certify, seal
 from sparsyedge.edge.security.trust import Trust

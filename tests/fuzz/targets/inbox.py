@@ -9,13 +9,13 @@ from sparsyedge.coordinator.fleet.inbox import (
     Chunk,
     Garbage,
     Kept,
-    OfferMade,
     Reported,
     StatusChanged,
     read,
 )
+from sparsyedge.coordinator.rounds.events import OfferReceived
+from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Report, Topics, encode
-from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import MAX_TEXT
 
 TOPICS = Topics("lab")
@@ -44,7 +44,7 @@ def check(data: bytes) -> None:
         case StatusChanged(_, status):
             assert status.samples <= MAX_NUMBER
             assert max(map(len, (status.unfit, status.boot_id, status.software))) <= MAX_TEXT
-        case OfferMade(_, offer):
+        case OfferReceived(_, offer):
             _check_report(offer.report)
         case Reported(_, report):
             _check_report(report)

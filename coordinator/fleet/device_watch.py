@@ -1,0 +1,74 @@
+"""Who comes, goes, or will not train: tells the rounds, the store and the observer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sparsyedge.coordinator.fleet.alarms import Alarms
+from sparsyedge.coordinator.fleet.announcements import Announcements
+from sparsyedge.coordinator.fleet.round_driver import RoundDriver
+from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.rounds.events import DeviceOffline, DeviceOnline, DeviceUnfit
+from sparsyedge.edge.protocol.messages import DeviceStatus
+
+__all__ = ["DeviceWatch"]
+
+log = logging.getLogger(__name__)
+
+
+class DeviceWatch:
+    """Follows the devices' status."""
+
+    def __init__(
+        self,
+        driver: RoundDriver,
+        store: Store,
+        notes: WaitingNotes,
+        announcements: Announcements,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._driver = driver
+        self._store = store
+        self._notes = notes
+        self._announcements = announcements
+        self._clock = clock
+        self._alarms = Alarms()
+
+    def note(self, device: str, status: DeviceStatus) -> None:
+        """Take in what a device says of itself, or what its last will says."""
+        status = self._announcements.judge(device, status)
+        before = self._driver.state.online.get(device)
+        self._driver.feed(_event_of(device, status))
+        came_or_went = self._driver.state.online.get(device) != before
+        if not came_or_went and status.state == "offline" and before is not None:
+            return  # the last will of an earlier start
+        if came_or_went or self._notes.reason(device) != status.unfit:
+            self._notes.note_fitness(device, status.unfit)
+            self._store.note_device(device, status)
+            if came_or_went:
+                log.info("device %s is %s", device, status.state)
+            self._notes.tell(self._driver.state)
+        self._note_alarm(device, status)
+
+    def shut_out(self, device: str) -> None:
+        """Count a revoked device as gone: the broker lets it say nothing any more, not even that."""
+        online = self._driver.state.online
+        if device in online:
+            self.note(device, DeviceStatus(state="offline", boot_id=online[device]))
+
+    def _note_alarm(self, device: str, status: DeviceStatus) -> None:
+        alarm = self._alarms.note(device, status, self._clock())
+        if alarm is not None:
+            self._store.note_alarm(device, alarm)
+            log.warning("device %s: %s", device, alarm or "nothing is wrong about it any more")
+
+
+def _event_of(device: str, status: DeviceStatus) -> DeviceOnline | DeviceUnfit | DeviceOffline:
+    if status.state == "offline":
+        return DeviceOffline(device, status.boot_id)
+    if status.unfit:
+        return DeviceUnfit(device, status.boot_id, status.unfit_round)
+    return DeviceOnline(device, status.boot_id)

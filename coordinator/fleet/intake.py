@@ -1,0 +1,129 @@
+"""Turns messages into events: what a device sends reaches the rounds or is counted as a refusal; nothing raises."""
+
+from __future__ import annotations
+
+import logging
+
+from sparsyedge.coordinator.fleet import inbox
+from sparsyedge.coordinator.fleet.device_watch import DeviceWatch
+from sparsyedge.coordinator.fleet.offer_proofs import UNPROVEN, OfferProofs
+from sparsyedge.coordinator.fleet.publisher import Publisher
+from sparsyedge.coordinator.fleet.refusals import Refusals
+from sparsyedge.coordinator.fleet.reports import Reports
+from sparsyedge.coordinator.fleet.revoked_devices import BANNED, RevokedDevices
+from sparsyedge.coordinator.fleet.round_driver import RoundDriver
+from sparsyedge.coordinator.fleet.task_watch import TaskWatch
+from sparsyedge.coordinator.fleet.uploads import Uploads
+from sparsyedge.coordinator.rounds.events import ChunkReceived, OfferReceived, RefusalKind, UploadComplete
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.protocol.channel import Channel, Received
+from sparsyedge.edge.protocol.messages import Catalogue, Topics, decode
+
+__all__ = ["Intake"]
+
+log = logging.getLogger(__name__)
+
+
+class Intake:
+    """Reads everything that arrives over the channel."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        *,
+        driver: RoundDriver,
+        devices: DeviceWatch,
+        uploads: Uploads,
+        reports: Reports,
+        refusals: Refusals,
+        publisher: Publisher,
+        revoked: RevokedDevices,
+        proofs: OfferProofs,
+        task_watch: TaskWatch | None,
+    ) -> None:
+        self._topics = topics
+        self._driver = driver
+        self._devices = devices
+        self._uploads = uploads
+        self._reports = reports
+        self._refusals = refusals
+        self._publisher = publisher
+        self._revoked = revoked
+        self._proofs = proofs
+        self._task_watch = task_watch
+
+    def subscribe(self, channel: Channel) -> None:
+        """Ask for all that this reads."""
+        for pattern in (self._topics.offer("+"), self._topics.report("+"), self._topics.upload("+", "+", "+")):
+            # No access list can keep a device from having these retained, so we must see it.
+            channel.subscribe(pattern, as_published=True)
+        for pattern in (self._topics.status("+"), self._topics.catalogue):
+            channel.subscribe(pattern)
+        if self._task_watch:
+            channel.subscribe(self._topics.round)
+
+    def take(self, received: Received) -> None:
+        """Act on one message."""
+        if received.topic == self._topics.catalogue:
+            self._take_over(received)
+        elif received.topic == self._topics.round:
+            if self._task_watch:
+                self._task_watch.note(received.payload, retained=received.retained)
+        else:
+            self._take_from_device(received)
+
+    def _take_from_device(self, received: Received) -> None:
+        message = inbox.read(self._topics, received)
+        if message is not None and message.device in self._revoked:
+            self._refusals.count(message.device, RefusalKind.REVOKED, BANNED)
+            return
+        match message:
+            case inbox.StatusChanged(device, status):
+                self._devices.note(device, status)
+            case OfferReceived():
+                self._take_offer(message)
+            case inbox.Chunk():
+                self._put_chunk(message)
+            case inbox.Reported(device, report):
+                self._reports.take(device, report)
+            case inbox.Kept(device, topic):
+                self._publisher.forget(topic)
+                reason = "had the broker keep a message that only passes through"
+                self._refusals.count(device, RefusalKind.KEPT, reason)
+            case inbox.Garbage(device, reason):
+                self._refusals.count(device, RefusalKind.UNREADABLE, reason)
+            case None:
+                log.debug("nothing to do about a message on %s", received.topic)
+
+    def _take_offer(self, event: OfferReceived) -> None:
+        """Pass an offer on if it is the device's own; count a forged one and do not answer it.
+
+        The answer would reach the device itself. If that has made the same update, it would drop it.
+        """
+        if self._proofs.holds(event.device, event.offer):
+            self._driver.feed(event)
+        else:
+            self._refusals.count(event.device, RefusalKind.FORGED, UNPROVEN, round_number=event.offer.round)
+
+    def _put_chunk(self, chunk: inbox.Chunk) -> None:
+        upload = self._uploads.get(chunk.device, chunk.update)
+        if upload is None:  # repeated by the broker after the update was complete, or never granted
+            return
+        try:
+            new = upload.assembly.put(chunk.index, chunk.content)
+        except FrameError as error:
+            self._refusals.count(chunk.device, RefusalKind.UNREADABLE, str(error))
+            return
+        if upload.assembly.complete:
+            self._driver.feed(UploadComplete(chunk.device, chunk.update))
+        elif new:
+            self._driver.feed(ChunkReceived(chunk.device))
+
+    def _take_over(self, received: Received) -> None:
+        """Withdraw what another coordinator left on the broker. A catalogue that was not retained is our own."""
+        if not received.retained or not received.payload:
+            return
+        try:
+            self._publisher.take_over(decode(received.payload, Catalogue))
+        except FrameError as error:
+            log.warning("what an earlier coordinator has left on the broker is unknown: %s", error)

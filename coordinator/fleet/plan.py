@@ -1,0 +1,36 @@
+"""The plan of a run: what its config and its artifacts settle for all rounds."""
+
+from __future__ import annotations
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.model.update_checks import max_update_bytes
+from sparsyedge.coordinator.rounds.stages import Plan
+from sparsyedge.edge.model.artifacts import Manifest
+
+__all__ = ["plan_of"]
+
+MAX_UPLOAD_BYTES = 32 << 20
+"""What all uploads in flight may take together, however many devices there are; half of what a link's inbox holds."""
+MIN_UPLOAD_BYTES = 4 << 20
+UPLOADS_AT_A_TIME = 4
+
+
+def plan_of(config: RunConfig, manifest: Manifest, *, first_round: int) -> Plan:
+    """The plan; `first_round` is the one that waits for the whole fleet."""
+    largest = max_update_bytes(manifest)
+    return Plan(
+        run=config.name,
+        rounds=config.rounds,
+        cohort_size=config.cohort_size,
+        min_updates=config.updates_needed,
+        min_devices=config.devices_needed,
+        deadline_s=config.deadline_s,
+        seed=config.seed,
+        max_update_bytes=largest,
+        # Room for several, so that one that trickles does not stop the others.
+        upload_bytes=min(MAX_UPLOAD_BYTES, max(MIN_UPLOAD_BYTES, UPLOADS_AT_A_TIME * largest)),
+        policy=config.selection,
+        over_selection=config.over_selection,
+        shares=manifest.method.shares,
+        first_round=first_round,
+    )

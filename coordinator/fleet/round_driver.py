@@ -1,0 +1,97 @@
+"""Drives the pure state machine: holds the run's state, feeds it events and has its commands carried out in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from sparsyedge.coordinator.fleet.round_effects import RoundEffects
+from sparsyedge.coordinator.fleet.update_effects import UpdateEffects
+from sparsyedge.coordinator.fleet.uploads import Uploads
+from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
+from sparsyedge.coordinator.record.store import RunOutcome
+from sparsyedge.coordinator.rounds import events
+from sparsyedge.coordinator.rounds.stages import Closing, Open, RunState
+from sparsyedge.coordinator.rounds.state_machine import advance
+
+__all__ = ["RoundDriver"]
+
+
+class RoundDriver:
+    """The present state of a run, and how the run ended once it has."""
+
+    def __init__(
+        self,
+        state: RunState,
+        rounds: RoundEffects,
+        updates: UpdateEffects,
+        *,
+        uploads: Uploads,
+        notes: WaitingNotes,
+        clock: Callable[[], float],
+    ) -> None:
+        self.state = state
+        self.outcome: RunOutcome | None = None
+        self.reason = ""
+        """Why the run failed."""
+        self._rounds = rounds
+        self._updates = updates
+        self._uploads = uploads
+        self._notes = notes
+        self._clock = clock
+
+    def take_up(self) -> None:
+        """Go on where an earlier process left the run: in a round that it opened, or after one that it closed.
+
+        A new run has nothing to take up.
+        """
+        stage = self.state.stage
+        if isinstance(stage, Open):
+            self._rounds.resume(stage)
+            self.feed(events.Tick())
+        elif isinstance(stage, Closing):
+            self.feed(self._rounds.model_ready())
+
+    def feed(self, event: events.Event) -> None:
+        """Let the state machine decide about the event, and about whatever carrying out its commands brings about."""
+        before = self.state.stage
+        pending = deque([event])
+        while pending:
+            self.state, commands = advance(self.state, pending.popleft(), self._clock())
+            for command in commands:
+                follows = self._carry_out(command)
+                if follows is not None:
+                    pending.append(follows)
+        stage = self.state.stage
+        self._uploads.keep_only(stage.granted if isinstance(stage, Open) else {})
+        if stage != before:
+            self._notes.tell(self.state)
+
+    def _carry_out(self, command: events.Command) -> events.Event | None:
+        match command:
+            case events.OpenRound():
+                self._rounds.open(command)
+            case events.ExtendRound():
+                self._rounds.extend(command)
+            case events.ReplaceMember():
+                self._rounds.replace_member(command)
+            case events.Quarantine():
+                self._rounds.quarantine(command)
+            case events.CloseRound():
+                return self._rounds.close(command)
+            case events.GrantUpload():
+                self._updates.grant(command)
+            case events.AskToWait():
+                self._updates.ask_to_wait(command)
+            case events.VerifyUpdate():
+                return self._updates.verify(command)
+            case events.Accept():
+                self._updates.accept(command)
+            case events.Refuse():
+                self._updates.refuse(command)
+            case events.FinishRun():
+                done = self.state.closed_round == self.state.plan.rounds
+                self.outcome = "finished" if done else "stopped"
+            case events.FailRun():
+                self.outcome, self.reason = "failed", command.reason
+        return None

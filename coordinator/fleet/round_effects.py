@@ -1,0 +1,124 @@
+"""Carries out what the state machine decides about rounds: on disk first, then to the fleet, then to the observer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sparsyedge.coordinator.fleet.announcements import Announcements
+from sparsyedge.coordinator.fleet.refusals import Refusals
+from sparsyedge.coordinator.fleet.reports import Reports
+from sparsyedge.coordinator.fleet.uploads import Uploads
+from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.record.observer import Observer
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.rounds.deadlines import MOST_S
+from sparsyedge.coordinator.rounds.events import (
+    CloseRound,
+    ExtendRound,
+    ModelReady,
+    OpenRound,
+    Quarantine,
+    RefusalKind,
+    ReplaceMember,
+)
+from sparsyedge.coordinator.rounds.stages import Open
+from sparsyedge.edge.errors import RunError
+
+__all__ = ["RoundEffects"]
+
+
+class RoundEffects:
+    """Opens, extends and closes rounds."""
+
+    def __init__(
+        self,
+        rounds: int,
+        *,
+        store: Store,
+        model: GlobalModel,
+        observer: Observer,
+        announcements: Announcements,
+        uploads: Uploads,
+        refusals: Refusals,
+        reports: Reports,
+        notes: WaitingNotes,
+        clock: Callable[[], float],
+    ) -> None:
+        self._rounds = rounds
+        self._store = store
+        self._model = model
+        self._observer = observer
+        self._announcements = announcements
+        self._uploads = uploads
+        self._refusals = refusals
+        self._reports = reports
+        self._notes = notes
+        self._clock = clock
+        self._opened_s = 0.0
+
+    def resume(self, stage: Open) -> None:
+        """Announce a round that an earlier process opened, as the store has it."""
+        opened = self._store.progress().open
+        if opened is None:
+            raise RunError(f"the record of the run has no open round {stage.round}")
+        now_s = self._clock()
+        # Even if the wall clock was set meanwhile, the round did not take years.
+        self._opened_s = now_s - min(MOST_S, max(0.0, time.time() - opened.opened_at))
+        command = OpenRound(stage.round, stage.cohort, stage.deadline_s)
+        left_s = stage.deadline_s - now_s
+        self._announcements.open_round(command, self._model, left_s=left_s, learning_rate=opened.learning_rate)
+        self._observer.round_resumed(
+            round_number=stage.round, rounds=self._rounds, accepted=len(stage.accepted), cohort=stage.cohort
+        )
+
+    def open(self, command: OpenRound) -> None:
+        """Record and announce a new round."""
+        now_s = self._opened_s = self._clock()
+        self._notes.restart()
+        self._reports.open_round()
+        rate = self._announcements.learning_rate(command.round)
+        self._store.open_round(
+            command.round,
+            base=self._model.id,
+            base_nonzeros=self._model.nonzeros,
+            learning_rate=rate,
+            cohort=command.cohort,
+        )
+        self._announcements.open_round(command, self._model, left_s=command.deadline_s - now_s)
+        self._observer.round_opened(
+            round_number=command.round, rounds=self._rounds, cohort=command.cohort, learning_rate=rate
+        )
+
+    def extend(self, command: ExtendRound) -> None:
+        """Give the open round another deadline."""
+        self._store.extend_round(command.round, cohort=command.cohort, extensions=command.extension)
+        self._announcements.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
+        self._observer.round_extended(round_number=command.round, cohort=command.cohort, extension=command.extension)
+
+    def replace_member(self, command: ReplaceMember) -> None:
+        """Give a member's place to another device."""
+        self._store.replace_member(command.round, cohort=command.cohort)
+        self._announcements.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
+        self._observer.member_replaced(round_number=command.round, device=command.device, substitute=command.substitute)
+
+    def quarantine(self, command: Quarantine) -> None:
+        """Record that a device is left out for a while."""
+        self._store.note_quarantine(command.device, until_round=command.until_round, reason=command.reason)
+        self._observer.device_quarantined(device=command.device, until_round=command.until_round, reason=command.reason)
+
+    def close(self, command: CloseRound) -> ModelReady:
+        """Make the next model; the round is recorded when this returns."""
+        self._announcements.end("closed")
+        self._reports.close_round(command.accepted)
+        for device, reason in self._uploads.unfinished().items():
+            self._refusals.count(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
+        self._refusals.flush()
+        self._model.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
+        self._observer.round_closed(self._store.rounds()[-1])
+        return self.model_ready()
+
+    def model_ready(self) -> ModelReady:
+        """The event that follows a closed round."""
+        return ModelReady(self._model.id)

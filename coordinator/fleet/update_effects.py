@@ -1,0 +1,97 @@
+"""Carries out what the state machine decides about updates, from an offer to the answer that it is recorded."""
+
+from __future__ import annotations
+
+from sparsyedge.coordinator.fleet.announcements import Announcements
+from sparsyedge.coordinator.fleet.publisher import Publisher
+from sparsyedge.coordinator.fleet.refusals import Refusals
+from sparsyedge.coordinator.fleet.uploads import Uploads
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.record.observer import Observer
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.rounds.events import (
+    Accept,
+    AskToWait,
+    GrantUpload,
+    Refuse,
+    UpdateInvalid,
+    UpdateVerified,
+    VerifyUpdate,
+)
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.protocol.messages import Accepted, Grant, Refused, Wait
+from sparsyedge.edge.text import one_line
+
+__all__ = ["UpdateEffects"]
+
+
+class UpdateEffects:
+    """Answers offers, and verifies and records the updates that were uploaded."""
+
+    def __init__(
+        self,
+        run: str,
+        *,
+        store: Store,
+        model: GlobalModel,
+        observer: Observer,
+        announcements: Announcements,
+        publisher: Publisher,
+        uploads: Uploads,
+        refusals: Refusals,
+    ) -> None:
+        self._run = run
+        self._store = store
+        self._model = model
+        self._observer = observer
+        self._announcements = announcements
+        self._publisher = publisher
+        self._uploads = uploads
+        self._refusals = refusals
+
+    def grant(self, command: GrantUpload) -> None:
+        """Tell the device which chunks to send."""
+        offer = command.offer
+        upload = self._uploads.begin(command.device, offer)
+        missing = upload.assembly.missing()
+        reply = Grant(run=offer.run, round=offer.round, update=upload.update, missing=missing)
+        self._publisher.reply(command.device, reply)
+
+    def ask_to_wait(self, command: AskToWait) -> None:
+        """Tell the device that others go first."""
+        offer, reason = command.offer, one_line(command.reason)
+        reply = Wait(run=offer.run, round=offer.round, update=offer.update.sha256, reason=reason)
+        self._publisher.reply(command.device, reply)
+
+    def verify(self, command: VerifyUpdate) -> UpdateVerified | UpdateInvalid | None:
+        """Check an update that is complete."""
+        upload = self._uploads.get(command.device, command.update)
+        if upload is None:
+            return None
+        try:
+            self._model.verify(upload.offer, upload.assembly.content())
+        except FrameError as error:
+            return UpdateInvalid(command.device, command.update, one_line(str(error)))
+        return UpdateVerified(command.device, command.update)
+
+    def accept(self, command: Accept) -> None:
+        """Record the update, unless that was done before, and only then tell the device."""
+        upload = None if command.again else self._uploads.get(command.device, command.update)
+        if upload is not None:
+            self._model.accept(command.device, upload.offer, upload.assembly.content())
+            self._observer.update_accepted(
+                round_number=command.round,
+                device=command.device,
+                update_bytes=upload.offer.update.bytes,
+                accepted=len(self._store.samples(command.round)),
+                cohort=len(self._announcements.cohort),
+            )
+        reply = Accepted(run=self._run, round=command.round, update=command.update)
+        self._publisher.reply(command.device, reply)
+
+    def refuse(self, command: Refuse) -> None:
+        """Tell the device why, and count it."""
+        reason = one_line(command.reason)
+        reply = Refused(run=command.run, round=command.round, update=command.update, reason=reason)
+        self._publisher.reply(command.device, reply)
+        self._refusals.count(command.device, command.kind, command.reason, round_number=command.round)

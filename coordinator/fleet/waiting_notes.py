@@ -1,0 +1,63 @@
+"""Tells the observer whom the run is waiting for: at every change, and once a minute while nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparsyedge.coordinator.record.observer import Observer
+from sparsyedge.coordinator.rounds.stages import Open, RunState, Waiting
+
+__all__ = ["WaitingNotes"]
+
+REMIND_S = 60.0
+
+
+class WaitingNotes:
+    """Remembers why devices do not train, as they last said, and when the observer was last reminded."""
+
+    def __init__(self, observer: Observer, *, clock: Callable[[], float]) -> None:
+        self._observer = observer
+        self._clock = clock
+        self._unfit: dict[str, str] = {}
+        self._reminded_s = clock()
+
+    def reason(self, device: str) -> str:
+        """Why a device does not train; empty if it does."""
+        return self._unfit.get(device, "")
+
+    def note_fitness(self, device: str, reason: str) -> None:
+        """Remember why a device does not train, and tell the observer if that is new; an empty reason: it does."""
+        if self._unfit.pop(device, "") != reason and reason:
+            self._observer.device_unfit(device=device, reason=reason)
+        if reason:
+            self._unfit[device] = reason
+
+    def tell(self, state: RunState) -> None:
+        """Say how many devices a round still needs in order to open."""
+        stage = state.stage
+        if isinstance(stage, Waiting):
+            needed = state.plan.devices_to_open(stage.round)
+            self._observer.waiting(
+                round_number=stage.round, online=len(state.ready), needed=needed, unfit=dict(self._unfit)
+            )
+
+    def restart(self) -> None:
+        """Begin another minute: the observer has just been told."""
+        self._reminded_s = self._clock()
+
+    def remind(self, state: RunState, now_s: float) -> None:
+        """Say it again once a minute; for an open round, what each missing member is doing."""
+        if now_s - self._reminded_s < REMIND_S:
+            return
+        self._reminded_s = now_s
+        self.tell(state)
+        stage = state.stage
+        if isinstance(stage, Open):
+            awaited = {device: _doing(state, device) for device in stage.cohort if device not in stage.accepted}
+            self._observer.awaiting(round_number=stage.round, awaited=awaited, left_s=stage.deadline_s - now_s)
+
+
+def _doing(state: RunState, device: str) -> str:
+    if device in state.unfit:
+        return "unfit"
+    return "training" if device in state.online else "offline"

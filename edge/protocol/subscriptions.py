@@ -1,0 +1,70 @@
+"""What a link has subscribed to, and which requests the broker has yet to answer. No I/O and no lock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sparsyedge.edge.protocol.in_flight import InFlight
+
+__all__ = ["Subscriptions"]
+
+SILENCE_S: Final = 15.0
+"""A broker that leaves a SUBSCRIBE unanswered and sends nothing for this long has forgotten the connection."""
+
+
+class Subscriptions:
+    """The patterns of one link. They outlive a connection; the unanswered requests do not."""
+
+    def __init__(self) -> None:
+        self.patterns: list[str] = []
+        self._as_published: set[str] = set()
+        self._unanswered: InFlight[float] = InFlight()
+        self._renewing: set[int] = set()
+        self._heard_s = 0.0
+
+    def add(self, pattern: str, *, as_published: bool) -> None:
+        """Ask for a pattern on this connection and on all later ones."""
+        if pattern not in self.patterns:
+            self.patterns.append(pattern)
+        if as_published:
+            self._as_published.add(pattern)
+
+    def remove(self, pattern: str) -> None:
+        if pattern in self.patterns:
+            self.patterns.remove(pattern)
+
+    def is_as_published(self, pattern: str) -> bool:
+        """Whether messages for the pattern keep the retain flag that their sender gave them."""
+        return pattern in self._as_published
+
+    def reset(self) -> None:
+        """Forget the requests of the connection before this one."""
+        self._unanswered.reset()
+
+    def sent(self, packet: int, now_s: float) -> None:
+        """Note a SUBSCRIBE that was handed to the client."""
+        self._unanswered.sent(packet, now_s)
+
+    def begin_renewal(self) -> bool:
+        """Note that all patterns were asked for again; True if the broker has answered every request already."""
+        self._renewing = self._unanswered.ids
+        return not self._renewing
+
+    def answered(self, packet: int) -> bool:
+        """Note a SUBACK; True if it completes the renewal."""
+        self._unanswered.answered(packet)
+        completes = self._renewing == {packet}
+        self._renewing.discard(packet)
+        return completes
+
+    def heard(self, now_s: float) -> None:
+        """Note that the broker sent something."""
+        self._heard_s = now_s
+
+    def take_silence(self, now_s: float) -> bool:
+        """Whether the broker has forgotten the connection; says so once for the requests so far."""
+        asked_s = min(self._unanswered.facts, default=None)
+        if asked_s is None or now_s - max(asked_s, self._heard_s) < SILENCE_S:
+            return False
+        self._unanswered.forget_sent()
+        return True
