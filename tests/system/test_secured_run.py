@@ -20,7 +20,6 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.mqtt import Received
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
 LIMIT_S = 180.0
