@@ -69,7 +69,7 @@ test-kill: setup  ## coordinator, broker and devices killed at 50 random moments
 test-absence: setup  ## how soon a device that is gone is noticed, in seconds (a minute)
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
 
-test-hostile: setup  ## twenty rounds with one hostile member of ten, and what it costs (a minute)
+test-hostile: setup  ## twenty rounds with one hostile member of ten, and what it costs (three minutes)
 	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/test_hostile_run.py
 
 test-flood: setup  ## whether new devices enrol while others flood the broker for a minute, and what memory it takes

@@ -32,6 +32,7 @@ from sparsyedge.coordinator.store import RunOutcome, Store
 from sparsyedge.coordinator.task_watch import TaskWatch
 from sparsyedge.coordinator.uploads import Uploads
 from sparsyedge.coordinator.verify import max_update_bytes
+from sparsyedge.coordinator.waiting import waits_until
 from sparsyedge.edge.artifacts import Artifacts
 from sparsyedge.edge.channel import Channel
 from sparsyedge.edge.errors import FrameError, RunError, SparsyedgeError
@@ -109,6 +110,7 @@ class Leader:
             clock(),
             times=store.response_times(),
             conduct=store.quarantines(),
+            missed=store.missed(cohort_size=config.cohort_size),
         )
         self._refusals = Refusals(store, observer, clock=clock)
         self._opened_s = 0.0
@@ -356,7 +358,8 @@ class Leader:
         stage = self._state.stage
         if isinstance(stage, Open):
             awaited = {device: self._doing(device) for device in stage.cohort if device not in stage.accepted}
-            self._observer.awaiting(round_number=stage.round, awaited=awaited, left_s=stage.deadline_s - now_s)
+            until_s = min(stage.deadline_s, waits_until(self._state, stage))
+            self._observer.awaiting(round_number=stage.round, awaited=awaited, left_s=until_s - now_s)
 
     def _doing(self, device: str) -> str:
         if device in self._state.unfit:
@@ -521,4 +524,5 @@ def _plan(config: RunConfig, artifacts: Artifacts, *, first_round: int) -> Plan:
         over_selection=config.over_selection,
         shares=artifacts.manifest.method.shares,
         first_round=first_round,
+        takes_turns=config.simulation is not None,
     )
