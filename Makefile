@@ -101,7 +101,7 @@ test-kill: $(DEV_ENV) mosquitto  ## coordinator, broker and devices killed at 50
 test-absence: $(DEV_ENV) mosquitto  ## how soon a device that is gone is noticed, in seconds (a minute)
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
 
-test-hostile: $(DEV_ENV) mosquitto  ## twenty rounds with one hostile member of ten, and what it costs (a minute)
+test-hostile: $(DEV_ENV) mosquitto  ## twenty rounds with one hostile member of ten, and what it costs (three minutes)
 	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_hostile_run.py
 
 test-flood: $(DEV_ENV) mosquitto  ## whether new devices enrol while others flood the broker for a minute, and what memory it takes

@@ -114,6 +114,7 @@ class Leader:
             clock(),
             times=store.response_times(),
             conduct=store.quarantines(),
+            missed=store.missed(cohort_size=config.cohort_size),
         )
         self._driver = driver = RoundDriver(state, rounds, updates, uploads=uploads, notes=notes, clock=clock)
         self._devices = DeviceWatch(driver, store, notes, announcements, clock=clock)

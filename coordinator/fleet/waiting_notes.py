@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.rounds.stages import Open, RunState, Waiting
+from sparsyedge.coordinator.rounds.waiting import waits_until
 
 __all__ = ["WaitingNotes"]
 
@@ -54,7 +55,8 @@ class WaitingNotes:
         stage = state.stage
         if isinstance(stage, Open):
             awaited = {device: _doing(state, device) for device in stage.cohort if device not in stage.accepted}
-            self._observer.awaiting(round_number=stage.round, awaited=awaited, left_s=stage.deadline_s - now_s)
+            until_s = min(stage.deadline_s, waits_until(state, stage))
+            self._observer.awaiting(round_number=stage.round, awaited=awaited, left_s=until_s - now_s)
 
 
 def _doing(state: RunState, device: str) -> str:

@@ -23,7 +23,7 @@ from sparsyedge.coordinator.record.records import (
     Stretch,
 )
 from sparsyedge.coordinator.rounds.conduct import STRIKES, Conduct
-from sparsyedge.coordinator.rounds.deadlines import remember
+from sparsyedge.coordinator.rounds.deadlines import PROBATION_ROUNDS, remember
 from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import RunError
 
@@ -125,6 +125,23 @@ class StoreReader:
             )
             for row in rows
         }
+
+    def missed(self, *, cohort_size: int) -> dict[str, int]:
+        """The last of the latest rounds that each device was asked in and left without an update of it.
+
+        A round that had `cohort_size` updates was not left by anybody: it did not need the others.
+        """
+        rows = self._db.execute(
+            "SELECT round, cohort FROM rounds WHERE closed_at IS NOT NULL ORDER BY round DESC LIMIT ?",
+            (PROBATION_ROUNDS,),
+        ).fetchall()
+        missed: dict[str, int] = {}
+        for row in reversed(rows):
+            accepted = self.accepted(row["round"])
+            if len(accepted) < cohort_size:
+                absent = set(json.loads(row["cohort"])) - set(accepted)
+                missed |= dict.fromkeys(absent, row["round"])
+        return missed
 
     def stretches(self) -> tuple[Stretch, ...]:
         """How many rounds the run was to have, in order of the rounds from which on."""

@@ -16,7 +16,7 @@ STRIKES = 3
 LONGEST_ROUNDS = 64
 
 Cause = Literal["failed", "invalid", "silent", "wasted"]
-"""It said that it failed; its update was refused; it was online and sent none in its time; it wasted its uploads."""
+"""It said that it failed; its update was refused; it sent none in its time; it wasted its uploads."""
 
 
 @dataclass(frozen=True, kw_only=True)

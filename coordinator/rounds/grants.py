@@ -13,7 +13,7 @@ from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.coordinator.rounds.stages import Granted, Open, Plan
 from sparsyedge.edge.protocol.messages import Blob
 
-__all__ = ["ASKED_S", "SLOWEST_BYTES_PER_S", "UPLOAD_IDLE_S", "Asked", "ask", "heard"]
+__all__ = ["ASKED_S", "SLOWEST_BYTES_PER_S", "UPLOAD_IDLE_S", "Asked", "ask", "heard", "uploads_until"]
 
 UPLOAD_IDLE_S = 30.0
 SLOWEST_BYTES_PER_S = 64 * 1024
@@ -69,14 +69,25 @@ def heard(stage: Open, device: str, now_s: float) -> Open:
     return replace(stage, granted={**stage.granted, device: replace(stage.granted[device], heard_s=now_s)})
 
 
+def uploads_until(stage: Open, device: str) -> float:
+    """Until when a device is taken to upload or to wait for its turn, if no more is heard of it; else the opening."""
+    if device in stage.granted:
+        return _used_until(stage.granted[device])
+    return stage.asked[device] + ASKED_S if device in stage.asked else stage.opened_s
+
+
 def _has_room(plan: Plan, others: Mapping[str, Granted], update: Blob) -> bool:
     """Whether the update fits beside those under way; one that is larger than all the room goes alone."""
     return not others or sum(granted.bytes for granted in others.values()) + update.bytes <= plan.upload_bytes
 
 
 def _is_wasted(granted: Granted, now_s: float) -> bool:
+    return now_s >= _used_until(granted)
+
+
+def _used_until(granted: Granted) -> float:
     life_s = 2 * UPLOAD_IDLE_S + granted.bytes / SLOWEST_BYTES_PER_S
-    return now_s - granted.heard_s >= UPLOAD_IDLE_S or now_s - granted.since_s >= life_s
+    return min(granted.heard_s + UPLOAD_IDLE_S, granted.since_s + life_s)
 
 
 def _must_wait(device: str, wasted: Mapping[str, int], asked: Mapping[str, float]) -> bool:

@@ -10,13 +10,14 @@ from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Cause, struck
 from sparsyedge.coordinator.rounds.deadlines import patience_s
 from sparsyedge.coordinator.rounds.events import Command, Quarantine, ReplaceMember
+from sparsyedge.coordinator.rounds.grants import uploads_until
 from sparsyedge.coordinator.rounds.stages import Open, RunState
 
 __all__ = ["SILENT", "WASTED", "deadlines_of", "is_lost", "replace_members", "strike", "without"]
 
 MAX_REPLACEMENTS = 3
 """How often every place of a cohort may change hands in one round, on average."""
-SILENT = "it was online and sent no update in its time"
+SILENT = "it sent no update in its time"
 WASTED = "its uploads stopped half-way and kept others waiting"
 
 Value = TypeVar("Value")
@@ -42,6 +43,7 @@ def replace_members(state: RunState, stage: Open, now_s: float) -> tuple[RunStat
             cohort=cohort,
             deadlines=without(stage.deadlines, device) | deadlines_of(state, drawn, now_s),
             replaced=stage.replaced | {device},
+            granted=without(stage.granted, device),
         )
         commands.append(ReplaceMember(stage.round, cohort, stage.deadline_s, device, drawn[0]))
     return replace(state, stage=stage), tuple(commands)
@@ -49,7 +51,7 @@ def replace_members(state: RunState, stage: Open, now_s: float) -> tuple[RunStat
 
 def is_lost(state: RunState, stage: Open, device: str, now_s: float) -> bool:
     """Whether no update of this member is to be expected any more."""
-    if device in stage.accepted or device in stage.granted:
+    if device in stage.accepted or now_s < uploads_until(stage, device):
         return False
     return device in state.unfit or device in stage.failed or now_s >= stage.deadlines[device]
 

@@ -34,6 +34,9 @@ class Plan:
     first_round: int = 1
     """The round that waits for the whole fleet: that of the run, or the one from which it goes on for longer."""
 
+    takes_turns: bool = False
+    """Whether devices work one after the other, as simulated ones do: how long one took says nothing about another."""
+
     @property
     def asked(self) -> int:
         """How many devices are asked for `cohort_size` updates."""
@@ -129,6 +132,8 @@ class RunState:
     """When each device that was online has left."""
     times: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long each device took for its last updates."""
+    missed: Mapping[str, int] = field(default_factory=dict)
+    """The last round that each device was asked in and left without an update of it."""
     stopping: bool = False
     paused: bool = False
     closed_round: int = 0

@@ -1,7 +1,7 @@
 """The rounds of one run as a pure state machine: `(state, event, now_s) -> (state, commands)`. No I/O, no clock.
 
     Waiting -> Open       enough devices are online
-    Open    -> Closing    cohort_size updates are in, or nobody is waited for any more and at least min_updates are
+    Open    -> Closing    at least min_updates are in and nobody is waited for any more
     Open    -> Open       the last deadline came with fewer: extended, absent members replaced
     Open    -> Open       a member will not train and another device is there to take its place
     Open    -> Failed     it was extended too often
@@ -14,10 +14,10 @@ The owner feeds what happened and carries out the commands in order. What the ro
   takes part in the next one, or in the place of a member that will not train.
 - One update is accepted per (round, device). The same hash offered again is answered `Accept` again, even just after
   the round has closed; another hash is refused.
-- A round that has `cohort_size` updates closes at once; with over-selection more devices than that are asked.
+- A round that has `cohort_size` updates closes as soon as nobody uploads; with over-selection more devices than that
+  are asked.
 - Every member has a deadline of its own, learned from its past, unless the user set one for all. A round with at least
-  min_updates waits until every other member has answered, has passed its deadline, has said that it will not train or,
-  where deadlines are learned, has been offline for a minute.
+  min_updates waits until every other member has answered or is not waited for any more (waiting.py).
 - A member that will not train, whose update was refused, or whose own deadline has passed gives its place to a device
   that is ready. The same cause in three rounds puts a device in quarantine (conduct.py).
 - Time comes before events: what arrives after the deadline finds the round closed, even when nobody ticked in between.
@@ -25,13 +25,14 @@ The owner feeds what happened and carries out the commands in order. What the ro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from sparsyedge.coordinator.record.records import Progress
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Conduct
-from sparsyedge.coordinator.rounds.deadlines import OFFLINE_GRACE_S, remember, unanswered_s
+from sparsyedge.coordinator.rounds.deadlines import remember
 from sparsyedge.coordinator.rounds.events import (
     Accept,
     AskToWait,
@@ -75,6 +76,7 @@ from sparsyedge.coordinator.rounds.membership import (
 )
 from sparsyedge.coordinator.rounds.offers import describe, reason_to_refuse
 from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting
+from sparsyedge.coordinator.rounds.waiting import is_full, waits_until
 
 __all__ = ["advance", "begin", "restore"]
 
@@ -96,11 +98,12 @@ def restore(
     *,
     times: Mapping[str, tuple[float, ...]] | None = None,
     conduct: Mapping[str, Conduct] | None = None,
+    missed: Mapping[str, int] | None = None,
 ) -> RunState:
     """The state of a run that was cut short, as its store tells it; an open round gets its whole time again.
 
-    `times` are what each device needed for its last updates, `conduct` tells who is in quarantine. Where the last thing
-    was a round's end, the owner feeds ModelReady, as it does after every round.
+    `times` are what each device needed for its last updates, `conduct` tells who is in quarantine, `missed` which round
+    each has missed. Where the last thing was a round's end, the owner feeds ModelReady, as it does after every round.
     """
     times = times or {}
     state = RunState(
@@ -109,6 +112,7 @@ def restore(
         closed_round=progress.closed_round,
         closed_accepted=progress.closed_accepted,
         conduct=conduct or {},
+        missed=missed or {},
     )
     if progress.open is not None:
         stage = Open(
@@ -162,7 +166,13 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             return _open_if_enough(replace(state, paused=False), now_s)
         case Released():
             known = event.device in state.conduct
-            state = replace(state, conduct=without(state.conduct, event.device))
+            # As if it were new: it may have been left out for having become slower.
+            state = replace(
+                state,
+                conduct=without(state.conduct, event.device),
+                missed=without(state.missed, event.device),
+                times=without(state.times, event.device),
+            )
             state, commands = _open_if_enough(state, now_s)
             return state, (*((Quarantine(event.device, 0, ""),) if known else ()), *commands)
         case Interrupted():
@@ -176,44 +186,19 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
 
 def _pass_time(state: RunState, now_s: float) -> Outcome:
     """Apply deadlines that have passed."""
-    stage, plan = state.stage, state.plan
+    stage = state.stage
     if not isinstance(stage, Open):
         return state, ()
-    if len(stage.accepted) >= _wanted(plan, stage):
-        # Only after a restart: the coordinator died between the last update and the round's end.
+    until_s = waits_until(state, stage)
+    if now_s >= until_s:
         return _close(state, stage, now_s)
-    if len(stage.accepted) >= plan.min_updates and now_s >= _waits_until(state, stage):
-        return _close(state, stage, now_s)
-    if now_s < stage.deadline_s:
+    if now_s < stage.deadline_s or until_s < math.inf:
         return state, ()
     if state.stopping:
         return _finish(state)
     if stage.extensions == MAX_EXTENSIONS:
         return _fail(state, stage)
     return _extend(state, stage, now_s)
-
-
-def _wanted(plan: Plan, stage: Open) -> int:
-    """How many updates close a round at once."""
-    return min(plan.cohort_size, len(stage.cohort))
-
-
-def _waits_until(state: RunState, stage: Open) -> float:
-    """Until when somebody is waited for, given that enough updates are in."""
-    return max(
-        (_waits_for(state, stage, device) for device in stage.cohort if device not in stage.accepted),
-        default=stage.opened_s,
-    )
-
-
-def _waits_for(state: RunState, stage: Open, device: str) -> float:
-    """A member's own deadline; none for one that will not train; less for one that is gone, unless the user set it."""
-    if (device in state.unfit or device in stage.failed) and device not in stage.granted:
-        return stage.opened_s
-    deadline_s = stage.deadlines[device]
-    if state.plan.deadline_s is not None or device in state.online:
-        return deadline_s
-    return min(deadline_s, max(stage.opened_s, state.left_s.get(device, 0.0)) + OFFLINE_GRACE_S)
 
 
 def _open_if_enough(state: RunState, now_s: float) -> Outcome:
@@ -337,12 +322,11 @@ def _accept(state: RunState, event: UpdateVerified, now_s: float) -> Outcome:
     accept = Accept(event.device, stage.round, event.update)
     state = replace(
         state,
+        stage=stage,
         times=remember(state.times, event.device, now_s - stage.opened_s),
         conduct=without(state.conduct, event.device),
     )
-    if len(stage.accepted) < _wanted(state.plan, stage):
-        return replace(state, stage=stage), (accept,)
-    state, commands = _close(state, stage, now_s)
+    state, commands = _pass_time(state, now_s)
     return state, (accept, *commands)
 
 
@@ -362,13 +346,11 @@ def _drop_invalid(state: RunState, event: UpdateInvalid, now_s: float) -> Outcom
 
 def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
     commands: tuple[Command, ...] = ()
-    if len(stage.accepted) < _wanted(state.plan, stage):
+    if not is_full(state, stage):
+        absent = {*stage.cohort, *stage.replaced} - {*stage.accepted, *state.unfit}
+        state = replace(state, missed={**state.missed, **dict.fromkeys(absent, stage.round)})
         for device in stage.cohort:
-            if device not in state.willing or device in stage.accepted or device in stage.failed:
-                continue
-            # Nobody knows how long they would have needed, only that it is longer: they get longer next time.
-            state = replace(state, times=remember(state.times, device, unanswered_s(now_s - stage.opened_s)))
-            if now_s >= stage.deadlines[device]:
+            if device in absent and device not in stage.failed:
                 state, struck_out = strike(state, device, "silent", SILENT)
                 commands += struck_out
     closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))

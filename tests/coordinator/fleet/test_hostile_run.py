@@ -6,6 +6,8 @@ Run by `make test-hostile`, which prints what is left of the run; docs/explanati
 from __future__ import annotations
 
 import statistics
+import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -35,6 +37,9 @@ ROUNDS = 20
 HONEST = tuple(f"d{number}" for number in range(1, 10))
 HOSTILE = "x5"
 NAMES = (*HONEST, HOSTILE)
+TRAINING_S = 2.0
+FASTER = 20
+"""How fast the coordinator's clock goes: a round of three seconds counts as a minute, which is short for a real one."""
 LARGEST = 130_000
 """Bytes of the largest update that a device may offer, nearly."""
 
@@ -85,8 +90,18 @@ def say_nothing(device: FakeDevice, task: RoundTask) -> None:
 ATTACKS: tuple[Attack, ...] = (mute, starve, overwrite, send_nan, fill_the_broker, lie, say_nothing)
 
 
+def answer_as_asked(device: FakeDevice, task: RoundTask) -> None:
+    device.deliver(task)
+
+
+def take_part(device: FakeDevice, number: int, attack: Attack) -> None:
+    task = device.until_round(number)
+    if device.name in task.cohort:
+        attack(device, task)
+
+
 def play(authority: Authority, artifacts: Artifacts, initial: State, folder: Path, *, attacked: bool) -> RunSummary:
-    """A whole run; nine devices answer every round, the tenth answers too or attacks."""
+    """A whole run that learns its deadlines; nine devices answer every round, the tenth answers too or attacks."""
     config = RunConfig(
         name="r1",
         artifacts=str(artifacts.directory),
@@ -94,12 +109,9 @@ def play(authority: Authority, artifacts: Artifacts, initial: State, folder: Pat
         dataset="none",
         fleet="lab",
         rounds=ROUNDS,
-        # One more is asked than needed: a member that says nothing then costs no waiting.
-        cohort_size=len(HONEST),
-        over_selection=0.1,
-        min_devices=len(NAMES),
+        cohort_size=len(NAMES),
+        min_updates=len(HONEST),
         codec="lossless",
-        deadline_s=60.0,
         authority=str(authority.folder),
     )
     port = authority.settings.port
@@ -110,23 +122,23 @@ def play(authority: Authority, artifacts: Artifacts, initial: State, folder: Pat
         initial=initial,
         evaluate=lambda state: Evaluation(0.5, 1.0),
         observer=SilentObserver(),
+        clock=lambda: FASTER * time.monotonic(),
     )
     for device in devices.values():
         device.listen(0.5)
     run = RunThread(coordinator)
     try:
         for number in range(1, ROUNDS + 1):
-            if attacked:
-                hostile = devices[HOSTILE]
-                task = hostile.until_round(number)
-                if HOSTILE in task.cohort:
-                    ATTACKS[number % len(ATTACKS)](hostile, task)
+            attack = ATTACKS[number % len(ATTACKS)] if attacked else answer_as_asked
+            tenth = threading.Thread(target=take_part, args=(devices[HOSTILE], number, attack))
+            tenth.start()
+            for name in HONEST:
+                devices[name].until_round(number)
+            time.sleep(TRAINING_S)
             for name in HONEST:
                 verdict = devices[name].deliver(devices[name].until_round(number))
-                if not isinstance(verdict, Accepted):
-                    # Nine updates close the round. Where the hostile one was clipped and taken, the last is too late.
-                    assert (name, attacked) == (HONEST[-1], True), verdict
-                    assert "is not open" in verdict.reason
+                assert isinstance(verdict, Accepted), verdict
+            tenth.join()
         return run.result()
     finally:
         coordinator.interrupt()
@@ -147,7 +159,7 @@ def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
     signed = sign(secured, artifacts.directory)
     clean = play(secured, signed, initial, tmp_path / "clean", attacked=False)
     attacked = play(secured, signed, initial, tmp_path / "attacked", attacked=True)
-    times = [statistics.mean(record.seconds for record in run.rounds) for run in (clean, attacked)]
+    times = [statistics.mean(record.seconds for record in run.rounds) / FASTER for run in (clean, attacked)]
     with closing(Store.open(tmp_path / "attacked" / "run")) as store:
         accepted = [store.accepted(number) for number in range(1, ROUNDS + 1)]
     honest = sum(device in HONEST for devices in accepted for device in devices)
@@ -160,7 +172,6 @@ def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
     print(f"refused: {refused} in {len(attacked.refusals)} rows: {', '.join(kinds)}")
     print(f"the broker's memory: {peak_mb(secured):.0f} MB at most")
     assert refused > 500
-    # Nine close a round: a hostile update that is clipped and taken keeps one honest update out, and nothing else does.
-    assert honest + taken == len(HONEST) * ROUNDS
     assert len(attacked.rounds) == ROUNDS
-    assert all(record.updates >= len(HONEST) for record in attacked.rounds)
+    assert honest == len(HONEST) * ROUNDS
+    assert times[1] <= 1.5 * times[0]

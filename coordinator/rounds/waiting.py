@@ -1,0 +1,72 @@
+"""Until when an open round waits once it has enough updates, and for whom. Pure.
+
+A member is waited for until its own deadline, with these exceptions:
+
+- One that is unfit or whose update was refused is not waited for, unless it uploads another.
+- Where deadlines are learned, one that is offline gets a minute, and one that uploads at its deadline may finish.
+- When all but a quarter of the cohort, or all but one, have answered, the slowest of them is the measure for the rest.
+  A device without a past gets five times as long, where deadlines are learned. One that has missed one of the last ten
+  rounds is on probation: it gets a quarter longer, or a quarter longer than it usually takes itself. So whoever says
+  nothing holds a run up for a whole deadline once, not in every round.
+- A round that is full takes what is being uploaded, for up to a quarter of its time, and waits for nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sparsyedge.coordinator.rounds.deadlines import (
+    OFFLINE_GRACE_S,
+    PROBATION_MARGIN,
+    newcomer_s,
+    on_probation,
+    probation_s,
+)
+from sparsyedge.coordinator.rounds.grants import uploads_until
+from sparsyedge.coordinator.rounds.stages import Open, RunState
+
+__all__ = ["is_full", "waits_until"]
+
+
+def is_full(state: RunState, stage: Open) -> bool:
+    """Whether the round has all the updates that it asked for."""
+    return len(stage.accepted) >= _wanted(state, stage)
+
+
+def waits_until(state: RunState, stage: Open) -> float:
+    """When the round closes, if no more is heard of anybody; never, while it has too few updates."""
+    if len(stage.accepted) < min(state.plan.min_updates, _wanted(state, stage)):
+        return math.inf
+    missing = [device for device in stage.cohort if device not in stage.accepted]
+    slowest_s = max((state.times[device][-1] for device in stage.accepted if device in state.times), default=0.0)
+    waits_for = _waits_for_upload if is_full(state, stage) else _waits_for_update
+    return max((waits_for(state, stage, device, slowest_s) for device in missing), default=stage.opened_s)
+
+
+def _wanted(state: RunState, stage: Open) -> int:
+    return min(state.plan.cohort_size, len(stage.cohort))
+
+
+def _waits_for_upload(state: RunState, stage: Open, device: str, slowest_s: float) -> float:
+    """Until when a round that is full waits for one member."""
+    if on_probation(state.missed, device, round_number=stage.round):
+        return stage.opened_s
+    return min(stage.deadline_s, stage.opened_s + PROBATION_MARGIN * slowest_s, uploads_until(stage, device))
+
+
+def _waits_for_update(state: RunState, stage: Open, device: str, slowest_s: float) -> float:
+    """Until when a round that is not full waits for one member."""
+    deadline_s, uploads_s, times = stage.deadlines[device], uploads_until(stage, device), state.times.get(device, ())
+    if device in state.unfit or device in stage.failed:
+        return min(deadline_s, uploads_s)
+    missing = len(stage.cohort) - len(stage.accepted)
+    few_missing = missing <= max(1, len(stage.cohort) // 4) and not state.plan.takes_turns
+    if few_missing and on_probation(state.missed, device, round_number=stage.round):
+        return min(deadline_s, stage.opened_s + probation_s(times, slowest_s))
+    if state.plan.deadline_s is not None:
+        return deadline_s
+    if few_missing and not times:
+        deadline_s = min(deadline_s, stage.opened_s + newcomer_s(slowest_s))
+    if device not in state.online:
+        deadline_s = min(deadline_s, max(stage.opened_s, state.left_s.get(device, 0.0)) + OFFLINE_GRACE_S)
+    return max(deadline_s, uploads_s)
