@@ -262,9 +262,9 @@ void TryMask(Random& random) {
 
   const bool zeros = random.OneIn(2);
   const Exact<uint32_t> mask((size + 31) / 32);
-  Require(Call(se_rice_mask, in.data(), in.size(), static_cast<uint32_t>(claimed), size, count, zeros, mask.data()) ==
-              used,
-          "a mask reads other bytes than a list");
+  Require(
+      Call(se_rice_mask, in.data(), in.size(), static_cast<uint32_t>(claimed), size, count, zeros, mask.data()) == used,
+      "a mask reads other bytes than a list");
   TryExpand(random, mask, size, zeros ? others : positions);
 }
 
@@ -373,7 +373,9 @@ void TryValues(Random& random) {
 void TryOne(Random& random) {
   switch (random.Below(8)) {
     case 0: TryValues(random); break;
-    case 1: case 2: case 3: TryNested(random); break;
+    case 1:
+    case 2:
+    case 3: TryNested(random); break;
     default: TryMask(random); break;
   }
   Require(allocations_inside == 0, "the codec allocated memory");

@@ -82,14 +82,10 @@ std::map<std::string, const ort::OrtCustomOp*> ops;
 
 std::string TypeName(ort::ONNXTensorElementDataType type) {
   switch (type) {
-    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-      return "uint8";
-    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-      return "int32";
-    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-      return "int64";
-    default:
-      return "float";
+    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return "uint8";
+    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return "int32";
+    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: return "int64";
+    default: return "float";
   }
 }
 
@@ -113,9 +109,8 @@ const ort::OrtApi* MakeApi() {
   static ort::OrtApi api{};
   const auto run = [](const OrtKernelContext* context) { return reinterpret_cast<const Run*>(context); };
   static const auto run_of = run;
-  Set(api, ort::CreateStatus, [](ort::OrtErrorCode, const char* message) {
-    return reinterpret_cast<OrtStatus*>(new Status{message});
-  });
+  Set(api, ort::CreateStatus,
+      [](ort::OrtErrorCode, const char* message) { return reinterpret_cast<OrtStatus*>(new Status{message}); });
   Set(api, ort::GetErrorMessage,
       [](const OrtStatus* status) { return reinterpret_cast<const Status*>(status)->message.c_str(); });
   Set(api, ort::ReleaseStatus, [](OrtStatus* status) { delete reinterpret_cast<Status*>(status); });

@@ -17,13 +17,13 @@
 
 // Every function returns a count, or 0, or one of these, which edge/codec.py turns into sentences.
 enum Status : int64_t {
-  kTruncated = -1,        // the bits end before the positions do
-  kBeyondEnd = -2,        // a position lies outside its tensor, or positions do not increase
-  kBadParameter = -3,     // a Rice parameter above 31, a width that is not 1, 2 or 4
-  kDirtyPadding = -4,     // the last byte has a bit set behind the last code
-  kNoRoom = -5,           // the caller's buffer is too small for the result
-  kNotNested = -6,        // an entry is kept that the base does not have
-  kNotFinite = -7,        // a difference is NaN or infinite, or so is a scale
+  kTruncated = -1,     // the bits end before the positions do
+  kBeyondEnd = -2,     // a position lies outside its tensor, or positions do not increase
+  kBadParameter = -3,  // a Rice parameter above 31, a width that is not 1, 2 or 4
+  kDirtyPadding = -4,  // the last byte has a bit set behind the last code
+  kNoRoom = -5,        // the caller's buffer is too small for the result
+  kNotNested = -6,     // an entry is kept that the base does not have
+  kNotFinite = -7,     // a difference is NaN or infinite, or so is a scale
 };
 
 // Grows when a function changes its arguments or what it computes; edge/codec.py refuses a library of another version.
@@ -58,15 +58,15 @@ SE_CODEC_API int64_t se_rice_decode(const uint8_t* in, size_t in_bytes, uint32_t
 // first, equal ones by position. Pruning takes the small ones, so the dropped ranks lie side by side.
 SE_CODEC_API int64_t se_magnitude_order(const uint32_t* bits, size_t count, uint32_t* order);
 
-// A base's non-zeros are its positions, in increasing order, and the values there. Which of them do not stay, as ranks in
-// the order above; leaves the base's values at the kept positions in `values`. `flags` is scratch of one byte per
+// A base's non-zeros are its positions, in increasing order, and the values there. Which of them do not stay, as ranks
+// in the order above; leaves the base's values at the kept positions in `values`. `flags` is scratch of one byte per
 // non-zero of the base. Returns the number of ranks, or kNotNested where something is kept that the base does not have.
 SE_CODEC_API int64_t se_dropped_ranks(const uint32_t* base, const uint32_t* base_values, size_t base_count,
                                       const uint32_t* order, const uint32_t* kept, size_t kept_count, uint8_t* flags,
                                       uint32_t* values, uint32_t* ranks, size_t room);
 
-// Receivers hold a mask as one bit per entry, set where it is kept: mask[i / 32] >> i % 32, (n + 31) / 32 words, the bits
-// behind the last entry clear. That is the same small size whatever a frame claims to keep.
+// Receivers hold a mask as one bit per entry, set where it is kept: mask[i / 32] >> i % 32, (n + 31) / 32 words, the
+// bits behind the last entry clear. That is the same small size whatever a frame claims to keep.
 
 // The mask whose codes list what is kept or, where `zeros` is set, what is not. Returns the bytes read.
 SE_CODEC_API int64_t se_rice_mask(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, size_t count,
@@ -79,7 +79,8 @@ SE_CODEC_API int64_t se_nonzero_mask(const uint32_t* bits, size_t n, uint32_t* m
 // from the base as it lies in memory. Returns the number of entries kept.
 SE_CODEC_API int64_t se_drop(const uint32_t* base, size_t n, const uint32_t* ranks, size_t rank_count, uint32_t* mask);
 
-// The positions of a mask from `*next` on, as many as there is room for; `*next` is where to go on. Returns their number.
+// The positions of a mask from `*next` on, as many as there is room for; `*next` is where to go on. Returns their
+// number.
 SE_CODEC_API int64_t se_mask_positions(const uint32_t* mask, size_t n, size_t* next, uint32_t* positions, size_t room);
 
 // The same of the entries of a tensor that its mask keeps.
@@ -118,8 +119,9 @@ enum Coding : uint32_t {
   kInt8 = 2,      // base + step * scale, a float32 product and then a float32 sum; the same bits on every machine
 };
 
-// A tensor in place: its last `count` entries are the words of what is kept, in order, those before are zero. It becomes
-// the tensor itself, with +0.0 at every entry that is not kept, and takes no memory for that. Without a mask all n entries are kept; without a
-// base words stand alone, which kInt8 cannot. Returns 0, or kBadParameter where `count` is not what the mask keeps.
+// A tensor in place: its last `count` entries are the words of what is kept, in order, those before are zero. It
+// becomes the tensor itself, with +0.0 at every entry that is not kept, and takes no memory for that. Without a mask
+// all n entries are kept; without a base words stand alone, which kInt8 cannot. Returns 0, or kBadParameter where
+// `count` is not what the mask keeps.
 SE_CODEC_API int64_t se_expand(const uint32_t* mask, size_t n, size_t count, const uint32_t* base, uint32_t coding,
                                float scale, uint32_t* bits);

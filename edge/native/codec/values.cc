@@ -57,8 +57,8 @@ inline uint32_t Move(uint32_t word, uint32_t base_bits, float scale) {
   return bits;
 }
 
-// `value_of(word, i)` is the value at position i. Words lie at the end, so none is overwritten before it is read: of the
-// entries up to a position, at most that many are kept.
+// `value_of(word, i)` is the value at position i. Words lie at the end, so none is overwritten before it is read: of
+// the entries up to a position, at most that many are kept.
 template <typename ValueOf>
 int64_t Expand(const uint32_t* mask, size_t n, size_t count, uint32_t* bits, ValueOf value_of) {
   if (mask == nullptr) {

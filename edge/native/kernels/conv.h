@@ -34,7 +34,9 @@ struct Visit {
   int32_t run_count[kMaxRun];  // of runs of length 1, 2, 3
 };
 
-[[gnu::always_inline]] inline int32_t ValueCount(const Visit& v) { return v.run_count[0] + 2 * v.run_count[1] + 3 * v.run_count[2]; }
+[[gnu::always_inline]] inline int32_t ValueCount(const Visit& v) {
+  return v.run_count[0] + 2 * v.run_count[1] + 3 * v.run_count[2];
+}
 
 // Where the values of a visit come from, in a gradient's pass: its i-th is theta[base + places[place_begin + i]].
 struct GatherStart {
@@ -69,7 +71,9 @@ struct PassShape {
 };
 
 [[gnu::always_inline]] inline int CellsPerRow(const PassShape& s) { return (s.positions_w + s.tile_w - 1) / s.tile_w; }
-[[gnu::always_inline]] inline int CellCount(const PassShape& s) { return (s.positions_h + s.cell_h - 1) / s.cell_h * CellsPerRow(s); }
+[[gnu::always_inline]] inline int CellCount(const PassShape& s) {
+  return (s.positions_h + s.cell_h - 1) / s.cell_h * CellsPerRow(s);
+}
 
 // The positions of one cell.
 struct Cell {

@@ -35,9 +35,9 @@ struct NormBackward {
   float* dresidual;  // null when nobody asks for it
   size_t dresidual_stride;
   float mean;
-  float dy_mean;    // sum(dy) / n
-  float dy_slope;   // sum(dy * (x - mean)) / n * inv_std^2
-  float scale;      // gamma * inv_std
+  float dy_mean;   // sum(dy) / n
+  float dy_slope;  // sum(dy * (x - mean)) / n * inv_std^2
+  float scale;     // gamma * inv_std
   uint32_t used_lanes;
 };
 

@@ -181,8 +181,8 @@ SPARSYEDGE_INLINE LaneMask FourBits(uint32x4_t all_ones_or_zero) {
   return vaddvq_u32(vandq_u32(all_ones_or_zero, bits));
 }
 SPARSYEDGE_INLINE LaneMask Greater(Vec a, Vec b) {
-  return FourBits(vcgtq_f32(a.q0, b.q0)) | FourBits(vcgtq_f32(a.q1, b.q1)) << 4 |
-         FourBits(vcgtq_f32(a.q2, b.q2)) << 8 | FourBits(vcgtq_f32(a.q3, b.q3)) << 12;
+  return FourBits(vcgtq_f32(a.q0, b.q0)) | FourBits(vcgtq_f32(a.q1, b.q1)) << 4 | FourBits(vcgtq_f32(a.q2, b.q2)) << 8 |
+         FourBits(vcgtq_f32(a.q3, b.q3)) << 12;
 }
 SPARSYEDGE_INLINE float32x4_t KeepFour(LaneMask mask, float32x4_t a) {
   const uint32x4_t bits = {1, 2, 4, 8};

@@ -52,8 +52,7 @@ struct Reg {
     const __m512i fours = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      a[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, a[i], a[i + 4]),
-                           _mm512_permutex2var_ps(a[i], fours, a[i + 4]));
+      a[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, a[i], a[i + 4]), _mm512_permutex2var_ps(a[i], fours, a[i + 4]));
     }
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
@@ -159,9 +158,7 @@ struct Reg {
   }
 };
 
-SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) {
-  return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)};
-}
+SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
 
 SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   float32x4_t half[4];

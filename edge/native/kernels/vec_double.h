@@ -46,12 +46,10 @@ struct DoubleVec {
     _mm256_storeu_pd(p + 12, d3);
   }
   friend SPARSYEDGE_INLINE DoubleVec operator+(DoubleVec a, DoubleVec b) {
-    return {_mm256_add_pd(a.d0, b.d0), _mm256_add_pd(a.d1, b.d1), _mm256_add_pd(a.d2, b.d2),
-            _mm256_add_pd(a.d3, b.d3)};
+    return {_mm256_add_pd(a.d0, b.d0), _mm256_add_pd(a.d1, b.d1), _mm256_add_pd(a.d2, b.d2), _mm256_add_pd(a.d3, b.d3)};
   }
   friend SPARSYEDGE_INLINE DoubleVec operator*(DoubleVec a, DoubleVec b) {
-    return {_mm256_mul_pd(a.d0, b.d0), _mm256_mul_pd(a.d1, b.d1), _mm256_mul_pd(a.d2, b.d2),
-            _mm256_mul_pd(a.d3, b.d3)};
+    return {_mm256_mul_pd(a.d0, b.d0), _mm256_mul_pd(a.d1, b.d1), _mm256_mul_pd(a.d2, b.d2), _mm256_mul_pd(a.d3, b.d3)};
   }
 };
 

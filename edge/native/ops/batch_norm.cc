@@ -17,8 +17,8 @@ double Sum(const double (&lanes)[kLanes]) { return std::accumulate(lanes, lanes 
 
 // One 16-bit word per position, no halo.
 Shape PositiveShape(const Lanes& lanes) {
-  return {static_cast<int64_t>(lanes.groups), static_cast<int64_t>(lanes.channels),
-          static_cast<int64_t>(lanes.height), static_cast<int64_t>(lanes.width), sizeof(uint16_t)};
+  return {static_cast<int64_t>(lanes.groups), static_cast<int64_t>(lanes.channels), static_cast<int64_t>(lanes.height),
+          static_cast<int64_t>(lanes.width), sizeof(uint16_t)};
 }
 
 // A tensor of planes, or of nothing: absent inputs and outputs keep null pointers all the way into the kernel.
@@ -45,12 +45,9 @@ class BatchNormAct {
                                      {"var"},
                                      {"batch", kElementType<int64_t>},
                                      {"residual", kElementType<float>, /*optional=*/true}};
-  static constexpr Port kOutputs[] = {{"y"},
-                                      {"saved_mean"},
-                                      {"saved_inv_std"},
-                                      {"new_mean"},
-                                      {"new_var"},
-                                      {"positive", kElementType<uint8_t>, /*optional=*/true}};
+  static constexpr Port kOutputs[] = {
+      {"y"},        {"saved_mean"}, {"saved_inv_std"},
+      {"new_mean"}, {"new_var"},    {"positive", kElementType<uint8_t>, /*optional=*/true}};
 
   explicit BatchNormAct(const Attributes& attributes)
       : pad_in_(ReadHalo(attributes, "pad_in")),
@@ -142,10 +139,9 @@ class BatchNormAct {
       const size_t plane = group * lanes.channels + channel;
       ClearHalo(run.y.lanes, run.y.data + run.y.lanes.Plane(group, channel));
       run.kernels.forward({lanes.height, lanes.width, run.x.Interior(group, channel), run.x.stride(),
-                           run.residual.Interior(group, channel), run.residual.stride(),
-                           run.y.Interior(group, channel), run.y.stride(),
-                           run.positive == nullptr ? nullptr : run.positive + plane * lanes.Positions(), mean, scale,
-                           shift, LaneBits(lanes.UsedLanes(group, run.batch))});
+                           run.residual.Interior(group, channel), run.residual.stride(), run.y.Interior(group, channel),
+                           run.y.stride(), run.positive == nullptr ? nullptr : run.positive + plane * lanes.Positions(),
+                           mean, scale, shift, LaneBits(lanes.UsedLanes(group, run.batch))});
     }
   }
 

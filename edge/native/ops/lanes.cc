@@ -69,9 +69,8 @@ class FromLanes {
     const Lanes from = LanesOf(lanes, pad_in_);
     const size_t batch = ReadBatch(context, 1, from);
     const size_t image_size = from.channels * from.Positions();
-    const auto x = context.Output<float>(
-        0, {static_cast<int64_t>(batch), static_cast<int64_t>(from.channels), static_cast<int64_t>(from.height),
-            static_cast<int64_t>(from.width)});
+    const auto x = context.Output<float>(0, {static_cast<int64_t>(batch), static_cast<int64_t>(from.channels),
+                                             static_cast<int64_t>(from.height), static_cast<int64_t>(from.width)});
 
     ParallelChannels(context, from, [&, in = lanes.data, out = x.data](size_t channel) noexcept {
       for (size_t group = 0; group < from.groups; ++group) {

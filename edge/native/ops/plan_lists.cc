@@ -95,8 +95,8 @@ void AppendBlock(const std::vector<RowVisit>& visits, Lists& lists) {
   lists.blocks.push_back(block);
 }
 
-// Entries sorted by part, block, row, channel and tap. What has a part, a block and a row in common is counted first and
-// then put in its place; a comparison sort of millions takes seconds.
+// Entries sorted by part, block, row, channel and tap. What has a part, a block and a row in common is counted first
+// and then put in its place; a comparison sort of millions takes seconds.
 class SortedEntries {
  public:
   SortedEntries(const PassShape& s, const std::vector<Entry>& entries)

@@ -198,8 +198,7 @@ class MaxPool {
     for (size_t row = 0; row < to.height; ++row) {
       for (size_t column = 0; column < to.width; ++column, taps += kLanes) {
         Maximum maximum(window_.FirstTap(row, column));
-        window_.ForEachTap(from, interior, row, column,
-                           [&](int32_t tap, size_t at) { maximum.Take(x + at, tap); });
+        window_.ForEachTap(from, interior, row, column, [&](int32_t tap, size_t at) { maximum.Take(x + at, tap); });
         maximum.Store(y + row * to.RowStride() + column * kLanes, taps);
       }
     }

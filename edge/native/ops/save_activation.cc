@@ -109,8 +109,8 @@ class Census {
                   [this, &collect = kernels::Kernels().select.collect](size_t plane) noexcept {
                     const size_t row = plane * lanes_.height;
                     collect(lanes_.height, lanes_.width,
-                            x_ + lanes_.Interior(plane / lanes_.channels, plane % lanes_.channels),
-                            lanes_.RowStride(), bracket_.low, bracket_.high, &above_[row], &between_[row],
+                            x_ + lanes_.Interior(plane / lanes_.channels, plane % lanes_.channels), lanes_.RowStride(),
+                            bracket_.low, bracket_.high, &above_[row], &between_[row],
                             candidates_.get() + plane * room_);
                   });
     above_total_ = std::accumulate(above_.begin(), above_.end(), size_t{0});
@@ -118,9 +118,7 @@ class Census {
   }
 
   // Whether the k-th largest key is in the bracket, or is zero.
-  bool Holds(size_t k) const {
-    return k > above_total_ && (k <= above_total_ + between_total_ || bracket_.low == 1);
-  }
+  bool Holds(size_t k) const { return k > above_total_ && (k <= above_total_ + between_total_ || bracket_.low == 1); }
 
   // The k-th largest key, when the bracket holds it.
   uint32_t KeyOfRank(size_t k) const {
@@ -335,7 +333,7 @@ class SaveActivation {
 
   bool prune_;
   int64_t of_, kept_;  // a share of x, which overrides that of the weights; of_ = 0: none
-  size_t least_;  // the share of the elements that is kept at least, in ten-thousandths
+  size_t least_;       // the share of the elements that is kept at least, in ten-thousandths
 };
 
 }  // namespace

@@ -84,9 +84,8 @@ thread_local Scratch activation_scratch;  // a saved activation, unpacked
 
 void ClearHalos(const Context& context, const Lanes& lanes, float* data) {
   if (lanes.halo == 0) return;
-  ParallelParts(context, lanes.Planes(), lanes.PlaneSize(), [&lanes, data](size_t plane) noexcept {
-    ClearHalo(lanes, data + plane * lanes.PlaneSize());
-  });
+  ParallelParts(context, lanes.Planes(), lanes.PlaneSize(),
+                [&lanes, data](size_t plane) noexcept { ClearHalo(lanes, data + plane * lanes.PlaneSize()); });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -32,8 +32,12 @@ struct Axis {
   std::vector<int> shift;       // per tap of the kernel
   std::vector<char> live;       // whether any position of this pass meets a true source row through the tap
 
-  int First() const { return Live([](int a, int b) { return std::min(a, b); }); }
-  int Last() const { return Live([](int a, int b) { return std::max(a, b); }); }
+  int First() const {
+    return Live([](int a, int b) { return std::min(a, b); });
+  }
+  int Last() const {
+    return Live([](int a, int b) { return std::max(a, b); });
+  }
 
  private:
   template <typename Pick>

@@ -1,5 +1,6 @@
 // Spectral re-parametrisation: theta = w |w| / sigma, where sigma is the spectral norm of the layer's |W| by one power
-// iteration from a vector of ones. W has a row per output channel; only its non-zeros are known here, with their places.
+// iteration from a vector of ones. W has a row per output channel; only its non-zeros are known here, with their
+// places.
 //
 // A zero weight has theta = 0 and gradient 0: the slope of w |w| is zero there, and that of |w|, which the norm is made
 // of, counts as zero. The norm is differentiated as well, so each weight's gradient depends on all others.
