@@ -10,6 +10,7 @@ BIN    := $(VENV)/bin
 # import name with onnxruntime-training.
 STOCK  := .venv-stock
 NATIVE := CMakeLists.txt $(shell find edge/native -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.ver')
+CXX_FILES := $(shell find edge/native tests/native -name '*.cc' -o -name '*.h' -o -name '*.inc')
 FOLDERS := edge coordinator export benchmarks hardware
 TESTS  ?= tests
 # Seconds that a whole suite may take; a single test has its own limit in pyproject.toml.
@@ -35,9 +36,10 @@ help:  ## show what can be made
 demo: setup  ## a whole federated run on this machine (options: make demo DEMO="--rounds 3")
 	$(BIN)/sparsyedge demo $(DEMO)
 
-check: setup  ## linter, formatter, types, layering
+check: setup  ## linter, formatters (Python and C++), types, layering
 	timeout $(CHECK_LIMIT_S) $(BIN)/ruff check .
 	timeout $(CHECK_LIMIT_S) $(BIN)/ruff format --check .
+	timeout $(CHECK_LIMIT_S) $(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	timeout $(CHECK_LIMIT_S) $(BIN)/mypy
 	timeout $(CHECK_LIMIT_S) $(BIN)/lint-imports --no-cache
 
