@@ -54,8 +54,10 @@ check-native: setup  ## native tests on a build with ASan and UBSan (some minute
 	  timeout 1800 $(BIN)/python -m pytest -q -p no:cacheprovider tests/native \
 	  --deselect tests/native/test_library.py --ignore tests/native/test_stock_onnxruntime.py
 
-bench-kernels: setup  ## speed of every layer beside dense torch, and what activation pruning costs
-	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/native/test_sparse_conv.py tests/native/test_selection_speed.py
+CASE ?=
+bench-kernels: setup  ## speed of the op cases, convolutions beside dense torch (some of them: CASE=BatchNorm)
+	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed "$(CASE)"
+	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed --selection
 
 # Many tests run real brokers and processes on a real clock: a stumble of the machine gets a second chance, and the
 # summary names every test that took one.
