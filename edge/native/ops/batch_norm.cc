@@ -1,7 +1,7 @@
-// Batch normalisation with what follows it in a residual net, the addition and ReLU, in one pass over the output.
+// Batch normalisation with the addition and ReLU that follow it in a residual net, in one pass over the output.
 //
-// A channel is the work of one thread. Its planes are read twice, for the sums and for the result, and the second time
-// they come from the L2 cache: 64 KiB for a group of 32x32 images.
+// One thread does a channel. It reads the planes twice, for the sums and for the result; the second time they come from
+// L2: 64 KiB for a group of 32x32 images.
 #include <cmath>
 #include <numeric>
 
@@ -21,7 +21,7 @@ Shape PositiveShape(const Lanes& lanes) {
           static_cast<int64_t>(lanes.width), sizeof(uint16_t)};
 }
 
-// A tensor of planes, or of nothing: absent inputs and outputs keep null pointers all the way into the kernel.
+// A tensor of planes, or none: absent inputs and outputs stay null pointers down to the kernel.
 template <typename T>
 struct Planes {
   T* data = nullptr;
@@ -84,7 +84,7 @@ class BatchNormAct {
   }
 
  private:
-  // Everything that a channel's work needs.
+  // Everything a channel needs.
   struct Run {
     const kernels::NormKernels& kernels;
     Planes<const float> x;
@@ -112,7 +112,7 @@ class BatchNormAct {
   struct Moments {
     double mean;
     double variance;
-    double unbiased;  // factor from the variance over n to that over n - 1, which torch keeps as running variance
+    double unbiased;  // turns the variance over n into that over n - 1, as torch's running variance
   };
 
   static Moments Measure(const Run& run, size_t channel) noexcept {
@@ -125,7 +125,7 @@ class BatchNormAct {
     const auto n = static_cast<double>(run.batch * lanes.Positions());
     const double mean = Sum(sum) / n;
     const double variance = Sum(square) / n - mean * mean;
-    // Rounding may take the variance of a constant channel below zero. One value has no unbiased variance; 0 it is.
+    // Rounding may push a constant channel's variance below zero. A single value counts as variance 0.
     return {mean, variance < 0.0 ? 0.0 : variance, n > 1.0 ? n / (n - 1.0) : 1.0};
   }
 
@@ -166,7 +166,7 @@ class BatchNormActGrad {
                                      {"positive", kElementType<uint8_t>, /*optional=*/true}};
   static constexpr Port kOutputs[] = {
       {"dx"}, {"dgamma"}, {"dbeta"}, {"dresidual", kElementType<float>, /*optional=*/true}};
-  // Where dx has the halo of dy: an element of dy is read for the last time when the same one of dx is written.
+  // If dx has the halo of dy: writing an element of dx is the last use of the same element of dy.
   static constexpr InPlace kInPlace[] = {{/*input=*/0, /*output=*/0}};
 
   explicit BatchNormActGrad(const Attributes& attributes)

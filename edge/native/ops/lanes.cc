@@ -1,10 +1,10 @@
-// The two ends of the lanes layout: images into it, logits out of it.
+// Converts images to the lanes layout and logits back.
 #include "lanes.h"
 
 namespace sparsyedge {
 namespace {
 
-// Both directions walk one row of one plane: 16 images, each read or written in its own order, lanes side by side.
+// Both directions walk one row of one plane for 16 images at a time.
 void RowToLanes(const float* row, size_t image_stride, size_t used, size_t width, float* lanes) {
   for (size_t x = 0; x < width; ++x, lanes += kLanes) {
     for (size_t lane = 0; lane < used; ++lane) lanes[lane] = row[lane * image_stride + x];

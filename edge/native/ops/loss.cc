@@ -20,7 +20,7 @@ size_t RequireLabels(const Tensor<const int64_t>& labels, const Lanes& lanes) {
   return labels.size;
 }
 
-// The loss of one image, whose logits are 16 floats apart. In double: the sum over a batch decides when training stops.
+// The loss of one image, whose logits are 16 floats apart. In double, because it is summed over the batch.
 double ImageLoss(const float* logits, size_t classes, size_t label, double scale, float* gradient) {
   float largest = logits[0];
   for (size_t c = 1; c < classes; ++c) largest = std::max(largest, logits[c * kLanes]);
