@@ -17,6 +17,7 @@ STOCK_ENV := $(STOCK)/.installed
 INSTALL := install --quiet --no-compile
 LOCKED  := PIP_CONSTRAINT=constraints.txt
 NATIVE := CMakeLists.txt $(shell find edge/native -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.ver')
+CXX_FILES := $(shell find edge/native tests/native -name '*.cc' -o -name '*.h' -o -name '*.inc')
 FOLDERS := edge coordinator export benchmarks hardware
 TESTS  ?= tests
 CHECK_LIMIT_S ?= 300
@@ -40,9 +41,10 @@ help:  ## show what can be made
 demo: $(DEMO_ENV)  ## a whole federated run on this machine (options: make demo DEMO="--rounds 3")
 	$(BIN)/sparsyedge demo $(DEMO)
 
-check: $(DEV_ENV) .typing/.linked  ## linter, formatter, types, layering
+check: $(DEV_ENV) .typing/.linked  ## linter, formatters (Python and C++), types, layering
 	timeout $(CHECK_LIMIT_S) $(BIN)/ruff check .
 	timeout $(CHECK_LIMIT_S) $(BIN)/ruff format --check .
+	timeout $(CHECK_LIMIT_S) $(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	timeout $(CHECK_LIMIT_S) $(BIN)/mypy
 	timeout $(CHECK_LIMIT_S) $(BIN)/lint-imports --no-cache
 
@@ -68,8 +70,10 @@ check-native: $(DEV_ENV)  ## native tests on a build with ASan and UBSan (some m
 	  timeout 1800 $(BIN)/python -m pytest -q -p no:cacheprovider tests/native \
 	  --deselect tests/native/test_library.py --ignore tests/native/test_stock_onnxruntime.py
 
-bench-kernels: $(DEV_ENV)  ## speed of every layer beside dense torch, and what activation pruning costs
-	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/native/test_sparse_conv.py tests/native/test_selection_speed.py
+CASE ?=
+bench-kernels: $(DEV_ENV)  ## speed of the op cases, convolutions beside dense torch (some of them: CASE=BatchNorm)
+	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed "$(CASE)"
+	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed --selection
 
 # Each test has a time limit in pyproject.toml. The suite has none: a busy machine takes longer, and that is no failure.
 # COVERAGE=yes ends with the share of our lines that ran.

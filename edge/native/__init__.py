@@ -1,4 +1,4 @@
-"""The op library and the wire codec: where they are. Their sources are the C++ files beside this one."""
+"""Finds the op library and the wire codec, which are built from the C++ files in this folder."""
 
 import os
 from importlib.resources import files
@@ -9,7 +9,7 @@ from sparsyedge.edge.errors import ArtifactError
 __all__ = ["ABI_VERSION", "OP_DOMAIN", "codec_path", "library_path"]
 
 ABI_VERSION: int = 6
-"""Goes into every manifest; grows when an op changes its inputs, its outputs or what it computes."""
+"""In every manifest. Raise it when an op's inputs, outputs or results change."""
 
 OP_DOMAIN = "sparsyedge"
 """The ONNX domain of all our ops."""
@@ -21,7 +21,7 @@ CODEC_NAME = "libsparsyedge_codec.so"
 def library_path() -> Path:
     """The absolute path of the op library, for `SessionOptions.register_custom_ops_library`.
 
-    $SPARSYEDGE_OP_LIBRARY names another build of it: `make check-native` tests one with sanitizers in it.
+    $SPARSYEDGE_OP_LIBRARY names another build; `make check-native` uses it to test one with sanitizers.
     """
     override = os.environ.get("SPARSYEDGE_OP_LIBRARY")
     return Path(override).resolve() if override else _installed(LIBRARY_NAME, "op library")
@@ -33,7 +33,7 @@ def codec_path() -> Path:
 
 
 def _installed(name: str, what: str) -> Path:
-    # Wheels have the library beside this file. An editable install has it elsewhere, and only the import system knows.
+    # Wheels have the library beside this file; in an editable install only the import system knows where it is.
     library = files(__name__).joinpath(name)
     if not library.is_file():
         raise ArtifactError(

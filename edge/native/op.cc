@@ -6,7 +6,7 @@ namespace sparsyedge {
 
 namespace {
 
-// Throws the message of a failed call into the runtime, and gives the status back to it.
+// Throws the message of a failed runtime call and releases its status.
 void Check(const ort::OrtApi* api, ort::OrtStatus* status) {
   if (status == nullptr) return;
   const std::string message = ort::GetErrorMessage(api, status);
@@ -46,7 +46,7 @@ size_t ElementCount(const Shape& shape) {
 
 namespace {
 
-// What a reader of attributes found; the runtime's own complaint about a missing one does not name the op.
+// The result of reading an attribute; the runtime's own message for a missing one does not name the op.
 template <typename T, typename Getter>
 T ReadAttribute(const ort::OrtApi* api, const ort::OrtKernelInfo* info, const Getter& get, const char* name,
                 std::optional<T> fallback) {
@@ -130,7 +130,7 @@ void Context::RunParallel(void (*function)(void*, size_t), size_t total, void* u
 void ShapeContext::SameAsInput(size_t output, size_t input) const {
   ort::OrtTensorTypeAndShapeInfo* info = nullptr;
   Check(api_, ort::ShapeInferContext_GetInputTypeShape(api_, context_, input, &info));
-  // A shape that is not known arrives here as rank 0. To pass it on would declare the output a scalar.
+  // An unknown shape arrives as rank 0; passing it on would declare the output a scalar.
   if (ReadShape(api_, info).empty()) return;
   Check(api_, ort::ShapeInferContext_SetOutputTypeShape(api_, context_, output, info));
 }
@@ -138,7 +138,7 @@ void ShapeContext::SameAsInput(size_t output, size_t input) const {
 // ---------------------------------------------------------------------------------------------------------------------
 
 ort::OrtStatus* StatusFromException(const ort::OrtApi* api, const char* op_name) noexcept {
-  // A fixed buffer, since the exception may be that there is no memory left.
+  // A fixed buffer, because the exception may be std::bad_alloc.
   char text[1024];
   const auto status = [&](ort::OrtErrorCode code, const char* message) {
     std::snprintf(text, sizeof(text), "%s: %s", op_name, message);

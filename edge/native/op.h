@@ -1,4 +1,4 @@
-// The thin layer between an op and ONNX Runtime. With it an op is a struct that reads as its own specification:
+// A thin layer between ops and ONNX Runtime. An op is a struct that reads like its specification:
 //
 //   struct Scale {
 //     static constexpr const char* kName = "Scale";
@@ -16,10 +16,10 @@
 //
 //   SPARSYEDGE_DEFINE_OP(Scale)   // and one line in register.cc
 //
-// An op with attributes has a constructor that takes `const Attributes&`, and reads and checks them there.
+// An op with attributes reads and checks them in a constructor that takes `const Attributes&`.
 //
-// Compute reports a bad input by throwing OpError. Nothing that is thrown leaves this layer: it becomes an OrtStatus,
-// to which the runtime adds the name of the node.
+// Compute throws OpError for bad input. No exception leaves this layer: it becomes an OrtStatus, to which the runtime
+// adds the node's name.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ std::string ToString(float value);
 // The number of elements; 1 for a scalar.
 size_t ElementCount(const Shape& shape);
 
-// An input that an op cannot work with. The message names the input, its shape or value, and what is allowed.
+// An op cannot use an input. The message names the input, its shape or value, and what is allowed.
 class OpError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -58,10 +58,10 @@ class OpError : public std::runtime_error {
 struct Port {
   const char* name;
   ort::ONNXTensorElementDataType type = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-  bool optional = false;  // only ports at the end may be
+  bool optional = false;  // only the last ports may be
 };
 
-// The runtime may give output `output` the memory of input `input`, when nobody else reads that input.
+// Lets the runtime give output `output` the memory of input `input` if nobody else reads that input.
 struct InPlace {
   int input;
   int output;
@@ -78,7 +78,7 @@ inline constexpr ort::ONNXTensorElementDataType kElementType<int32_t> = ort::ONN
 template <>
 inline constexpr ort::ONNXTensorElementDataType kElementType<int64_t> = ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
 
-// A view of an input (const T) or output (T). The memory belongs to the runtime and lives as long as the Compute call.
+// A view of an input (const T) or output (T). The runtime owns the memory, which lives as long as the Compute call.
 template <typename T>
 struct Tensor {
   const char* name;
@@ -97,8 +97,8 @@ struct Block {
   size_t end;
 };
 
-// How [0, count) is cut into blocks. It depends on `count` alone and never on the number of threads, so whatever an op
-// computes per block has the same bits on every machine.
+// Cuts [0, count) into blocks that depend on `count` alone, never on the number of threads, so what an op computes per
+// block has the same bits on every machine.
 class Blocks {
  public:
   static constexpr size_t kMaxCount = 32;
@@ -120,14 +120,14 @@ class Blocks {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What an op sees of the runtime
+// The runtime as an op sees it
 
-// The attributes of one node, readable while its kernel is being made.
+// A node's attributes, readable while its kernel is created.
 class Attributes {
  public:
   Attributes(const ort::OrtApi* api, const ort::OrtKernelInfo* info) : api_(api), info_(info) {}
 
-  // Without a fallback the attribute must be there; the int must lie in [min, max].
+  // Throws if the attribute is missing and has no fallback, or if an int lies outside [min, max].
   int64_t Int(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback = std::nullopt) const;
   float Float(const char* name, std::optional<float> fallback = std::nullopt) const;
 
@@ -151,7 +151,7 @@ class Context {
     return tensor;
   }
 
-  // Allocates the output; its content is undefined until the op writes it.
+  // Allocates the output, uninitialised.
   template <typename T>
   Tensor<T> Output(size_t index, const Shape& shape) const {
     auto tensor = OptionalOutput<T>(index, shape);
@@ -159,7 +159,7 @@ class Context {
     return *tensor;
   }
 
-  // Like Output, or nothing when no node and no caller uses this output.
+  // Like Output, or nothing if nobody uses this output.
   template <typename T>
   std::optional<Tensor<T>> OptionalOutput(size_t index, const Shape& shape) const {
     assert(outputs_[index].type == kElementType<T>);
@@ -171,11 +171,11 @@ class Context {
   // Whether an optional input is connected.
   bool HasInput(size_t index) const;
 
-  // The only element of a float input; throws when there are more or fewer.
+  // The element of a one-element float input; throws if it has more or fewer.
   float Scalar(size_t index) const;
 
-  // Calls body(block) once for every block, on the runtime's threads, and returns when all are done. A body is noexcept
-  // because it runs on threads with no frame of ours to catch anything: allocate before, check inputs before.
+  // Calls body(block) for every block, on the runtime's threads, and returns when all are done. Bodies are noexcept
+  // because nothing of ours could catch on those threads: allocate and check inputs first.
   template <typename Body>
   void ParallelFor(const Blocks& blocks, const Body& body) const {
     static_assert(std::is_nothrow_invocable_v<const Body&, Block>, "declare the body noexcept");
@@ -191,8 +191,8 @@ class Context {
         blocks.count(), &job);
   }
 
-  // Calls body(task) once for every task below count, under the same rules. For work whose natural parts, such as
-  // channels, are large enough for a thread.
+  // Calls body(task) for every task below count, under the same rules. For work whose natural parts, such as channels,
+  // are large enough for a thread.
   template <typename Body>
   void ParallelTasks(size_t count, const Body& body) const {
     static_assert(std::is_nothrow_invocable_v<const Body&, size_t>, "declare the body noexcept");
@@ -220,9 +220,8 @@ void RequireSameShape(const Tensor<A>& a, const Tensor<B>& b) {
   }
 }
 
-// Sets out[i] = value_at(i) for every i, on all threads. value_at is inlined into a plain loop, which the compiler
-// vectorises when it has no branches; it must capture pointers by value for that. out may be the memory of an input
-// that value_at(i) reads at i only.
+// Sets out[i] = value_at(i) for every i, on all threads. The compiler vectorises the loop if value_at has no branches
+// and captures pointers by value. `out` may share memory with an input that value_at(i) only reads at i.
 template <typename ValueAt>
 void ParallelFill(const Context& context, const Tensor<float>& out, ValueAt value_at) {
   context.ParallelFor(Blocks(out.size), [value_at, data = out.data](Block block) noexcept {
@@ -231,12 +230,12 @@ void ParallelFill(const Context& context, const Tensor<float>& out, ValueAt valu
   });
 }
 
-// Shape inference of one node, while a graph is being loaded.
+// Shape inference of one node, while a graph loads.
 class ShapeContext {
  public:
   ShapeContext(const ort::OrtApi* api, const ort::OrtShapeInferContext* context) : api_(api), context_(context) {}
 
-  // The output has type and shape of the input, symbolic dimensions included.
+  // Gives the output the input's type and shape, symbolic dimensions included.
   void SameAsInput(size_t output, size_t input) const;
 
  private:
@@ -247,7 +246,7 @@ class ShapeContext {
 // ---------------------------------------------------------------------------------------------------------------------
 // From an op's struct to an OrtCustomOp
 
-// Turns the exception in flight into a status "<op>: <message>". Call it inside a catch block only.
+// Turns the current exception into a status "<op>: <message>". Only call it inside a catch block.
 ort::OrtStatus* StatusFromException(const ort::OrtApi* api, const char* op_name) noexcept;
 
 // Whether Op lists outputs that may take the memory of an input.
@@ -256,13 +255,13 @@ struct HasInPlace : std::false_type {};
 template <typename Op>
 struct HasInPlace<Op, std::void_t<decltype(Op::kInPlace)>> : std::true_type {};
 
-// Whether Op infers shapes while a graph is being loaded.
+// Whether Op infers shapes while a graph loads.
 template <typename Op, typename = void>
 struct HasInferShapes : std::false_type {};
 template <typename Op>
 struct HasInferShapes<Op, std::void_t<decltype(Op::InferShapes)>> : std::true_type {};
 
-// The OrtCustomOp of Op, and the API that its callbacks need. There is one per op and process.
+// Op's OrtCustomOp, and the API that its callbacks need. One per op and process.
 template <typename Op>
 struct Definition : ort::OrtCustomOp {
   explicit Definition(const ort::OrtApi* runtime_api) : ort::OrtCustomOp{}, api(runtime_api) {
@@ -277,8 +276,8 @@ struct Definition : ort::OrtCustomOp {
       return self->Guard([&] { kernel.op.Compute(Context(self->api, context, Op::kInputs, Op::kOutputs)); });
     };
     KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
-    // An op whose outputs have shapes of their own leaves InferShapes out. It must, when it has optional inputs: the
-    // runtime (1.19) prepares the inference by looking at every input, and crashes at one that is not connected.
+    // Ops whose outputs have other shapes omit InferShapes. Ops with optional inputs must: ONNX Runtime 1.19 looks at
+    // every input to prepare the inference and crashes on one that is not connected.
     if constexpr (HasInferShapes<Op>::value) {
       InferOutputShapeFn = [](const OrtCustomOp* self, ort::OrtShapeInferContext* context) {
         return Of(self)->Guard([&] { Op::InferShapes(ShapeContext(Of(self)->api, context)); });
@@ -289,7 +288,7 @@ struct Definition : ort::OrtCustomOp {
   const ort::OrtApi* api;
 
  private:
-  // What one node of a graph owns. Runs of a session may overlap, so Compute is const.
+  // Owned by one node of a graph. Runs of a session may overlap, so Compute is const.
   struct Kernel {
     const Definition* definition;
     Op op;
@@ -324,7 +323,7 @@ struct Definition : ort::OrtCustomOp {
     if constexpr (HasInPlace<Op>::value) DescribeInPlace();
   }
 
-  // The runtime asks once while it loads the library and hands the two arrays back.
+  // The runtime asks once, while it loads the library, and hands the two arrays back.
   void DescribeInPlace() {
     GetMayInplace = [](int** inputs, int** outputs) {
       constexpr size_t count = std::size(Op::kInPlace);

@@ -12,15 +12,15 @@
 
 namespace sparsyedge::ort {
 
-// The version of the tables below. It is passed to GetApi and written into every OrtCustomOp, which tells a newer
-// runtime where our structs end.
+// The version of the tables below. GetApi and every OrtCustomOp carry it, so a newer runtime knows where our structs
+// end.
 inline constexpr uint32_t kApiVersion = 19;
 
-// The first version that there ever was; every runtime can hand it out.
+// The first version ever; every runtime has it.
 inline constexpr uint32_t kOldestApiVersion = 1;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Opaque types: only pointers to them cross the border.
+// Opaque types: we only pass pointers to them.
 
 struct OrtCustomOpDomain;
 struct OrtKernelContext;
@@ -47,7 +47,7 @@ enum OrtMemType : int { OrtMemTypeDefault = 0 };
 // ---------------------------------------------------------------------------------------------------------------------
 // OrtApi: functions by slot number.
 
-// One past the highest slot that version 19 is used for here. The runtime's own table is longer.
+// One past the highest slot we use. The runtime's table is longer.
 inline constexpr size_t kSlotCount = 275;
 
 struct OrtApi {
@@ -59,7 +59,7 @@ struct OrtApiBase {
   const char* (*GetVersionString)();
 };
 
-// A function of the API: knows its slot and its true type, and is called with the table as first argument.
+// A function of the API, with its slot and its type; call it with the table as first argument.
 template <size_t kSlot, typename Signature>
 struct Function;
 
@@ -93,7 +93,7 @@ inline constexpr Function<91, OrtStatus*(OrtKernelContext*, size_t index, const 
 inline constexpr Function<93, void(OrtStatus*)> ReleaseStatus;
 inline constexpr Function<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
 inline constexpr Function<101, void(OrtCustomOpDomain*)> ReleaseCustomOpDomain;
-// The shape that comes out stays the property of the context.
+// The context keeps ownership of the shape.
 inline constexpr Function<268, OrtStatus*(const OrtShapeInferContext*, size_t index, OrtTensorTypeAndShapeInfo**)>
     ShapeInferContext_GetInputTypeShape;
 inline constexpr Function<270, OrtStatus*(const OrtShapeInferContext*, size_t index, const OrtTensorTypeAndShapeInfo*)>
@@ -104,7 +104,7 @@ inline constexpr Function<274, OrtStatus*(const OrtKernelContext*, void (*functi
     KernelContext_ParallelFor;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// OrtCustomOp: what we hand to the runtime. Members stand in ABI order; the runtime calls some without a null check.
+// OrtCustomOp: what we hand to the runtime. Members are in ABI order; the runtime calls some without a null check.
 
 struct OrtCustomOp {
   uint32_t version;
@@ -126,7 +126,7 @@ struct OrtCustomOp {
   int (*GetVariadicOutputMinArity)(const OrtCustomOp*);
   int (*GetVariadicOutputHomogeneity)(const OrtCustomOp*);
 
-  // The V2 forms return a status and win over CreateKernel and KernelCompute wherever they are set.
+  // The V2 forms return a status and replace CreateKernel and KernelCompute if they are set.
   OrtStatus* (*CreateKernelV2)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*, void** kernel);
   OrtStatus* (*KernelComputeV2)(void* kernel, OrtKernelContext*);
   OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp*, OrtShapeInferContext*);

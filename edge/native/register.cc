@@ -1,10 +1,10 @@
-// RegisterCustomOps, the one symbol that the library exports.
+// RegisterCustomOps, the only exported symbol.
 #include <cstdio>
 #include <mutex>
 
 #include "ort_abi.h"
 
-// Every op of the library, each defined in a file of ops/.
+// All ops, defined in ops/.
 #define SPARSYEDGE_OPS(X) \
   X(AddBias)              \
   X(AddBiasGrad)          \
@@ -44,8 +44,8 @@ namespace {
 constexpr const ort::OrtCustomOp* (*kDefinitions[])(const ort::OrtApi*) = {SPARSYEDGE_OPS(LIST)};
 #undef LIST
 
-// CreateStatus has been in slot 0 since the first API version, so even a runtime that is too old can be told why.
-// Without any API there is nothing to make a status of; the graph then fails to load because its ops are unknown.
+// CreateStatus has been in slot 0 since the first API version, so even a runtime that is too old gets a reason. Without
+// any API there is no status to create; the graph then fails to load because its ops are unknown.
 ort::OrtStatus* RefuseOldRuntime(const ort::OrtApiBase* base) {
   const ort::OrtApi* api = base->GetApi(ort::kOldestApiVersion);
   if (api == nullptr) return nullptr;
@@ -67,8 +67,8 @@ ort::OrtStatus* CreateDomain(const ort::OrtApi* api, ort::OrtCustomOpDomain** do
   return nullptr;
 }
 
-// Session options keep a bare pointer to the domain, and nobody tells us when the last session is gone. So all sessions
-// share one domain that lives as long as the process (the library is linked with `nodelete` for the same reason).
+// Session options keep a bare pointer to the domain, and nobody tells us when the last session ends. So all sessions
+// share one domain that lives as long as the process; `nodelete` keeps the library loaded for the same reason.
 ort::OrtStatus* AddDomain(const ort::OrtApi* api, ort::OrtSessionOptions* options) {
   static std::mutex mutex;
   static ort::OrtCustomOpDomain* domain = nullptr;

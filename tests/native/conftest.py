@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 import pytest
+from fixtures.op_cases.case import OpCase
 from onnx import TensorProto, helper
 
 from sparsyedge.edge.native import OP_DOMAIN, library_path
@@ -33,26 +34,26 @@ def build_model(op: str, input_shapes: list[Dims]) -> bytes:
 def open_session(model: bytes, threads: int = 1) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # errors are asserted on, not read
+    options.log_severity_level = 4  # tests assert on errors; nobody reads the log
     options.register_custom_ops_library(str(library_path()))
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 @pytest.fixture(scope="session")
 def op_model() -> Callable[[str, list[Dims]], bytes]:
-    """op_model(op, input shapes) gives a serialised graph of one node; a shape of None is unknown."""
+    """op_model(op, input shapes) serialises a graph of one node; a shape of None is unknown."""
     return build_model
 
 
 @pytest.fixture(scope="session")
 def model_session() -> Callable[[bytes], Any]:
-    """model_session(serialised graph) gives a session that knows our ops."""
+    """model_session(serialised graph) opens a session with our ops."""
     return open_session
 
 
 @pytest.fixture(scope="session")
 def run_op() -> Callable[..., FloatArray]:
-    """run_op(op, *inputs, threads=1) gives the output of one node; numbers are passed as arrays of shape [1]."""
+    """run_op(op, *inputs, threads=1) returns the output of one node; numbers become arrays of shape [1]."""
 
     @cache
     def session(op: str, input_count: int, threads: int) -> Any:
@@ -69,7 +70,7 @@ def run_op() -> Callable[..., FloatArray]:
 
 
 def build_node(op: str, dtypes: Sequence[Any], outputs: Sequence[bool], attributes: dict[str, Any]) -> bytes:
-    """A graph of one node; an input of dtype None and an output that is not wanted are left unconnected."""
+    """Serialises a graph of one node; leaves inputs of dtype None and unwanted outputs unconnected."""
     inputs = {f"input{i}": dtype for i, dtype in enumerate(dtypes) if dtype is not None}
     input_names = [f"input{i}" if dtype is not None else "" for i, dtype in enumerate(dtypes)]
     output_names = [f"output{i}" if wanted else "" for i, wanted in enumerate(outputs)]
@@ -86,15 +87,15 @@ def build_node(op: str, dtypes: Sequence[Any], outputs: Sequence[bool], attribut
 
 @pytest.fixture(scope="session")
 def node_model() -> Callable[..., bytes]:
-    """node_model(op, dtypes, outputs, attributes) gives a serialised graph of one node."""
+    """node_model(op, dtypes, outputs, attributes) serialises a graph of one node."""
     return build_node
 
 
 @pytest.fixture(scope="session")
 def run_node() -> Callable[..., list[Array]]:
-    """run_node(op, inputs, outputs=1, threads=1, **attributes) gives the outputs of one node.
+    """run_node(op, inputs, outputs=1, threads=1, **attributes) returns the outputs of one node.
 
-    An input of None is not connected. `outputs` is their number, or one bool for each that says whether it is wanted.
+    An input of None is not connected. `outputs` is a number, or one bool per output: whether it is wanted.
     """
 
     @cache
@@ -109,5 +110,16 @@ def run_node() -> Callable[..., list[Array]]:
         feeds = {f"input{i}": x for i, x in enumerate(inputs) if x is not None}
         results: list[Array] = session(op, dtypes, wanted, tuple(sorted(attributes.items())), threads).run(None, feeds)
         return results
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_case() -> Callable[..., dict[str, Array]]:
+    """run_case(case, threads=1) returns the outputs of a case by name."""
+
+    def run(case: OpCase, threads: int = 1) -> dict[str, Array]:
+        feeds, expected = case.tensors()
+        return dict(zip(expected, open_session(case.model(), threads).run(None, feeds), strict=True))
 
     return run

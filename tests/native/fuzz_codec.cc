@@ -1,16 +1,16 @@
-// Altered input for every function of the wire codec that reads what came over the wire; `make fuzz` builds it with the
-// address and undefined-behaviour sanitizers and runs it.
+// Feeds altered input to every function of the wire codec that reads wire data. `make fuzz` builds it with the address
+// and undefined-behaviour sanitizers and runs it.
 //
-//   fuzz_codec [inputs] [first] [s]  input number i depends on i alone: `fuzz_codec 1 4711` repeats number 4711; ends
-//                                    after s seconds at the latest
-//   fuzz_codec_guided [options]      the same under libFuzzer, whose bytes stand for the choices; coverage guides it
+//   fuzz_codec [inputs] [first] [s]  input i depends on i alone: `fuzz_codec 1 4711` repeats number 4711; ends after s
+//                                    seconds at the latest
+//   fuzz_codec_guided [options]      the same under libFuzzer, whose bytes make the choices, guided by coverage
 //
-// Each input is an honest encoding of a random tensor, altered: bytes flipped, set, cut or added, and the numbers that
-// a header would claim (parameter, count, size) changed. A decoder may refuse it or decode it, and must
-//   - touch nothing outside the buffers it was given: each has its own allocation of exactly its size,
-//   - allocate nothing: every allocation inside a call is counted,
-//   - come back: a watchdog ends the run after 20 s without progress,
-//   - give increasing positions inside the tensor, and what was encoded where nothing was altered.
+// Each input encodes a random tensor and is then altered: bytes flipped, set, cut or added, and the numbers a header
+// would claim (parameter, count, size) changed. A decoder may refuse it or decode it, and must
+//   - touch nothing outside its buffers: each is an allocation of exactly its size,
+//   - allocate nothing: allocations inside a call are counted,
+//   - return: a watchdog ends the run after 20 s without progress,
+//   - produce increasing positions inside the tensor, and the original if nothing was altered.
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@
 
 #include "codec.h"
 
-// From the sanitizer's runtime. Its header <sanitizer/allocator_interface.h> does not come with every compiler.
+// From the sanitizer's runtime; not every compiler ships its header, <sanitizer/allocator_interface.h>.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
                                                          void (*on_free)(const volatile void*));
 
@@ -44,7 +44,7 @@ void Require(bool condition, const char* what) {
   if (!condition) Fail(what);
 }
 
-// An allocation of exactly its size, so that the sanitizer sees the first byte behind it.
+// An allocation of exactly its size, so the sanitizer catches the first byte past it.
 template <typename T>
 class Exact {
  public:
@@ -66,7 +66,7 @@ class Exact {
   std::unique_ptr<T, Release> data_;
 };
 
-// The choices that make an input: bytes from a tape as long as it lasts, then splitmix64, the same on every machine.
+// The choices that make an input: bytes from a tape while it lasts, then splitmix64, the same on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -182,7 +182,7 @@ void RequireSame(const Exact<uint32_t>& found, const std::vector<uint32_t>& expe
 
 // ---- what is tried --------------------------------------------------------------------------------------------------
 
-// A mask in pieces, and a tensor that is expanded in place, honest and with another count than the mask's.
+// Reads a mask in pieces and expands a tensor in place, with the mask's count and with a wrong one.
 void TryExpand(Random& random, const Exact<uint32_t>& mask, size_t size, const Exact<uint32_t>& kept) {
   const Exact<uint32_t> piece(1 + random.Below(50));
   size_t next = 0;
@@ -208,7 +208,7 @@ void TryExpand(Random& random, const Exact<uint32_t>& mask, size_t size, const E
   if (size > 0) std::memset(bits.data(), 0, size * sizeof(uint32_t));
   const size_t words = count < size ? count : size;
   for (size_t i = size - words; i < size; ++i) bits[i] = static_cast<uint32_t>(random.Next());
-  const auto coding = static_cast<uint32_t>(random.Below(4));  // 3 is no coding
+  const auto coding = static_cast<uint32_t>(random.Below(4));  // 3 is not a coding
   const bool based = random.OneIn(2);
   const uint32_t* const near = based ? base.data() : nullptr;
   const int64_t status = Call(se_expand, mask.data(), size, count, near, coding, 0.5f, bits.data());
@@ -255,7 +255,7 @@ void TryMask(Random& random) {
           "complement has another size");
   RequireIncreasing(others, size);
 
-  // The tensor that is read may be smaller than the one that the positions are from.
+  // The tensor may be smaller than the one the positions are from.
   const Exact<uint32_t> bits(tensor);
   const Exact<uint32_t> values(count);
   const bool fits = count == 0 || positions[count - 1] < bits.size();
@@ -264,13 +264,13 @@ void TryMask(Random& random) {
 
   const bool zeros = random.OneIn(2);
   const Exact<uint32_t> mask((size + 31) / 32);
-  Require(Call(se_rice_mask, in.data(), in.size(), static_cast<uint32_t>(claimed), size, count, zeros, mask.data()) ==
-              used,
-          "a mask reads other bytes than a list");
+  Require(
+      Call(se_rice_mask, in.data(), in.size(), static_cast<uint32_t>(claimed), size, count, zeros, mask.data()) == used,
+      "a mask reads other bytes than a list");
   TryExpand(random, mask, size, zeros ? others : positions);
 }
 
-// A mask over a base: codes to ranks, to what stays of the base.
+// A mask over a base: codes to ranks, to the entries that stay.
 void TryNested(Random& random) {
   const std::vector<uint32_t> tensor = RandomTensor(random);
   const Nonzeros held = NonzerosOf(tensor);
@@ -316,7 +316,7 @@ void TryNested(Random& random) {
   if (!altered) RequireSame(kept, stays, "honest ranks decode to something else");
   TryExpand(random, mask, tensor.size(), kept);
 
-  // Ranks that no decoder gave: one outside, or the same twice.
+  // Ranks that no decoder produces: one outside, or one twice.
   if (ranks.size() == 0) return;
   const uint64_t other = random.OneIn(2) ? random.Next() : random.Below(base.size());
   ranks[random.Below(ranks.size())] = static_cast<uint32_t>(other);
@@ -324,7 +324,7 @@ void TryNested(Random& random) {
   Require(left == kBeyondEnd || left == static_cast<int64_t>(kept.size()), "a false rank was believed");
 }
 
-// Values: any bytes are values; they must come back whole, and lossy ones stay in range.
+// Any bytes are values: lossless ones must survive, lossy ones stay in range.
 void TryValues(Random& random) {
   const size_t count = random.Below(300);
   const Exact<uint32_t> bits(count), base(count), restored(count);
@@ -375,7 +375,9 @@ void TryValues(Random& random) {
 void TryOne(Random& random) {
   switch (random.Below(8)) {
     case 0: TryValues(random); break;
-    case 1: case 2: case 3: TryNested(random); break;
+    case 1:
+    case 2:
+    case 3: TryNested(random); break;
     default: TryMask(random); break;
   }
   Require(allocations_inside == 0, "the codec allocated memory");
@@ -413,8 +415,7 @@ int main(int argc, char** argv) {
     Random random(current_input);
     TryOne(random);
   }
-  std::printf("%llu inputs: none crashed, hung, left its buffers or allocated\n",
-              static_cast<unsigned long long>(i));
+  std::printf("%llu inputs: none crashed, hung, left its buffers or allocated\n", static_cast<unsigned long long>(i));
   return 0;
 }
 

@@ -1,14 +1,13 @@
-// Runs ops of the library without ONNX Runtime, where there is none: `op_runner LIBRARY PROGRAM`.
+// Runs the library's ops without ONNX Runtime: `op_runner LIBRARY PROGRAM`.
 //
-// A program is lines of words; tensors are known by name, files hold their elements in memory order.
+// A program is lines of words. Tensors go by name; files hold their elements in memory order.
 //
 //   tensor NAME TYPE DIMS FILE      TYPE is float, int32, int64 or uint8; DIMS as 2,3 or - for none
-//   op OP ATTRIBUTES INPUTS OUTPUTS     ATTRIBUTES as key=1,key=2 or -, names as a,b with - for what is not connected
-//   gather OUT VALUES ORDER         OUT[i] = VALUES[ORDER[i]]
-//   scatter OUT VALUES ORDER        OUT[ORDER[i]] = VALUES[i]
-//   write NAME FILE
+//   op OP ATTRIBUTES INPUTS OUTPUTS     ATTRIBUTES as key=1,key=2 or -, names as a,b with - for a port that is not
+//   connected gather OUT VALUES ORDER         OUT[i] = VALUES[ORDER[i]] scatter OUT VALUES ORDER        OUT[ORDER[i]] =
+//   VALUES[i] write NAME FILE
 //
-// It is the smallest runtime that the ops can tell from a real one: the slots of edge/native/ort_abi.h, on one thread.
+// It implements the slots of edge/native/ort_abi.h and nothing else, on one thread.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -62,7 +61,7 @@ std::vector<std::string> Split(const std::string& text) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the ops see: opaque pointers are pointers to these
+// What the ops' opaque pointers point to
 
 struct Status {
   std::string message;
@@ -82,14 +81,10 @@ std::map<std::string, const ort::OrtCustomOp*> ops;
 
 std::string TypeName(ort::ONNXTensorElementDataType type) {
   switch (type) {
-    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-      return "uint8";
-    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-      return "int32";
-    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-      return "int64";
-    default:
-      return "float";
+    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return "uint8";
+    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return "int32";
+    case ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: return "int64";
+    default: return "float";
   }
 }
 
@@ -113,9 +108,8 @@ const ort::OrtApi* MakeApi() {
   static ort::OrtApi api{};
   const auto run = [](const OrtKernelContext* context) { return reinterpret_cast<const Run*>(context); };
   static const auto run_of = run;
-  Set(api, ort::CreateStatus, [](ort::OrtErrorCode, const char* message) {
-    return reinterpret_cast<OrtStatus*>(new Status{message});
-  });
+  Set(api, ort::CreateStatus,
+      [](ort::OrtErrorCode, const char* message) { return reinterpret_cast<OrtStatus*>(new Status{message}); });
   Set(api, ort::GetErrorMessage,
       [](const OrtStatus* status) { return reinterpret_cast<const Status*>(status)->message.c_str(); });
   Set(api, ort::ReleaseStatus, [](OrtStatus* status) { delete reinterpret_cast<Status*>(status); });

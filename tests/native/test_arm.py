@@ -1,7 +1,6 @@
-"""The op library for 64-bit ARM, cross-compiled and run under qemu-user: the table of layers that are small enough.
+"""The op library for 64-bit ARM, cross-compiled and run under qemu-user: the table's cases that are small enough.
 
-There is no ONNX Runtime here, nor a Debian for ARM: op_runner.cc stands in for the one, the cross compiler's own
-libraries for the other. `make test-arm` has both.
+op_runner.cc stands in for ONNX Runtime, the cross compiler's libraries for a Debian; `make test-arm` has the real ones.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures import sparse_layers as layers
+from fixtures.op_cases.case import Array, Node, OpCase
+from fixtures.op_cases.table import CASES
 from fixtures.repository import REPOSITORY
-from fixtures.sparse_layers import Case, Results
 
 TOOLS = ("aarch64-linux-gnu-g++", "qemu-aarch64-static")
 SYSROOT = "/usr/aarch64-linux-gnu"
 CPUS = ("cortex-a53", "cortex-a72")  # of a Raspberry Pi 3 and a 4
 # Emulated, a multiply-add of floats takes hundreds of times longer.
-MAX_PRODUCTS = 1_000_000
-SMALL = [
-    case for case in layers.CASES if case.oc * case.ic * case.kernel**2 * np.prod(case.out_size) * 16 <= MAX_PRODUCTS
-]
+MAX_WORK = 1_000_000
+SMALL = [case for case in CASES if case.work <= MAX_WORK]
 BUILD_S = 900.0
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.heavy]
@@ -61,27 +58,29 @@ def run(command: list[str], path: Path | None = None) -> None:
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
-def program(case: Case, folder: Path) -> str:
-    """What the table's own graph does, as lines for op_runner; the results go to one file each."""
+def line_of(node: Node) -> str:
+    inputs, outputs = node.inputs.split(), node.outputs.split()
+    if node.op == "Gather":
+        values, order = inputs
+        return f"gather {outputs[0]} {values} {order}"
+    if node.op == "ScatterElements":
+        _, order, values = inputs
+        return f"scatter {outputs[0]} {values} {order}"
+    attributes = ",".join(f"{key}={value}" for key, value in node.attributes.items()) or "-"
+    return f"op {node.op} {attributes} {','.join(inputs)} {','.join(outputs)}"
+
+
+def program(case: OpCase, folder: Path) -> str:
+    """The case as lines for op_runner; each result goes to a file."""
+    feeds, expected = case.tensors()
     lines = []
-    for name, array in layers.feeds(case).items():
+    for name, array in feeds.items():
         file = folder / f"{name}.in"
         file.write_bytes(np.ascontiguousarray(array).tobytes())
         kind = {"float32": "float"}.get(array.dtype.name, array.dtype.name)
         lines.append(f"tensor {name} {kind} {','.join(map(str, array.shape))} {file}")
-    attributes = ",".join(f"{key}={value}" for key, value in case.attributes.items())
-    lines += [
-        f"op SparsePlan {attributes} index plan,order",
-        "gather values theta order",
-        "op SparseConv - x,values,plan y",
-        "op SparseConv pad_out=0 x,values,plan y_bare",
-        "op SparseConvGradInput - dy,values,plan dx",
-        "op SparseConvGradInput - dy,values,plan,residual dx_added",
-    ]
-    for encoding in ("plain", "masked"):
-        lines.append(f"op SparseConvGradWeight - saved_{encoding},dy,plan gradient")
-        lines.append(f"scatter dtheta_{encoding} gradient order")
-    lines += [f"write {name} {folder / name}.out" for name in Results._fields]
+    lines += [line_of(node) for node in case.nodes]
+    lines += [f"write {name} {folder / name}.out" for name in expected]
     return "\n".join(lines) + "\n"
 
 
@@ -103,22 +102,21 @@ def emulate(build: Path, folder: Path, cpu: str, isa: str = "") -> subprocess.Co
     )
 
 
-def results(case: Case, folder: Path) -> Results:
-    wanted = layers.expected(case)._asdict()
-    arrays = {
-        name: np.frombuffer((folder / f"{name}.out").read_bytes(), np.float32).reshape(array.shape)
-        for name, array in wanted.items()
-    }
-    return Results(**arrays)
+def results(case: OpCase, folder: Path) -> dict[str, Array]:
+    def read(name: str, wanted: Array) -> Array:
+        dtype = np.uint8 if wanted.dtype == np.uint8 else np.float32
+        return np.frombuffer((folder / f"{name}.out").read_bytes(), dtype).reshape(wanted.shape)
+
+    return {name: read(name, wanted) for name, wanted in case.tensors().expected.items()}
 
 
 @pytest.mark.parametrize(("cpu", "isa"), [*((cpu, "neon") for cpu in CPUS), ("cortex-a53", "scalar")])
-def test_small_layers_agree_with_torch_on_arm(cpu: str, isa: str, arm_build: Path, tmp_path: Path) -> None:
-    assert len(SMALL) >= 10
+def test_small_cases_agree_with_the_reference_on_arm(cpu: str, isa: str, arm_build: Path, tmp_path: Path) -> None:
+    assert len(SMALL) >= 100
     done = emulate(arm_build, tmp_path, cpu, isa)
     assert done.returncode == 0, done.stderr
     for number, case in enumerate(SMALL):
-        layers.assert_close(results(case, tmp_path / str(number)), layers.expected(case))
+        case.assert_agrees(results(case, tmp_path / str(number)))
 
 
 def test_neon_is_what_an_arm_processor_is_given(arm_build: Path, tmp_path: Path) -> None:

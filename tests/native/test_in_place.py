@@ -1,19 +1,21 @@
-"""Gradients that take the memory of a tensor that they replace, as the runtime lets them where the shapes are known."""
+"""Gradients reuse the memory of a tensor they replace, if the runtime knows that the shapes are equal."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.sparse_layers import Array, Case, ModelSession, tensors, to_lanes
+from fixtures.op_cases.case import Array, to_lanes
+from fixtures.op_cases.layers import Layer, dense
 from onnx import TensorProto, helper
 
 from sparsyedge.edge.native import OP_DOMAIN
 
+ModelSession = Callable[..., Any]
 RunNode = Callable[..., list[Array]]
 
-# Zeros around a plane are what every op relies on. Here they are not zero, which shows whose memory a result has: an op
-# writes zeros around what it puts in memory of its own, and leaves alone what is around in another's.
+# A halo of marks shows whose memory a result has: ops write a halo of zeros in their own memory, and leave it alone in
+# memory they reuse.
 MARK = np.float32(77)
 
 
@@ -24,7 +26,7 @@ def marked(lanes: Array, halo: int) -> Array:
 
 
 def graph(node: Any, inputs: dict[str, Array], *, replaced: str, result: str, known: bool) -> bytes:
-    """A node between two others, so that the tensor that is replaced belongs to the runtime and not to the caller."""
+    """Puts a node between two others, so the runtime owns the replaced tensor, not the caller."""
     names = ["given" if name == replaced else name for name in inputs]
     values = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)
@@ -49,7 +51,7 @@ def graph(node: Any, inputs: dict[str, Array], *, replaced: str, result: str, kn
 def both_ways(
     model_session: ModelSession, node: Any, inputs: dict[str, Array], *, replaced: str, result: str
 ) -> tuple[Array, Array]:
-    """The result in the memory of the tensor that it replaces, and in memory of its own."""
+    """The result in the memory of the tensor it replaces, and in its own."""
     fed = {"given" if name == replaced else name: array for name, array in inputs.items()}
     first, second = (
         model_session(graph(node, inputs, replaced=replaced, result=result, known=known)).run(None, fed)[0]
@@ -62,20 +64,20 @@ def both_ways(
 def test_the_gradient_of_the_input_is_added_in_place(
     model_session: ModelSession, run_node: RunNode, kernel: int, stride: int
 ) -> None:
-    case = Case(6, 5, kernel, stride, 9, 10, 0.5, more_halo=1)
-    data = tensors(case)
-    plan, order = run_node("SparsePlan", [data.kept], outputs=2, **case.attributes)
+    layer = Layer(6, 5, kernel, stride, 9, 10, 0.5, more_halo=1)
+    data = dense(layer)
+    plan, order = run_node("SparsePlan", [data.kept], outputs=2, **layer.attributes)
     inputs = {
-        "dy": to_lanes(data.dy, case.halo),
+        "dy": to_lanes(data.dy, layer.halo),
         "theta": data.weight.reshape(-1)[data.kept][order],
         "plan": plan,
-        "accumulate": marked(to_lanes(data.residual, case.halo), case.halo),
+        "accumulate": marked(to_lanes(data.residual, layer.halo), layer.halo),
     }
     node = helper.make_node("SparseConvGradInput", list(inputs), ["dx"], domain=OP_DOMAIN)
     shared, own = both_ways(model_session, node, inputs, replaced="accumulate", result="dx")
     assert (shared[:, :, 0] == MARK).all(), "the runtime gave it other memory"
     assert not own[:, :, 0].any()
-    inside = np.s_[:, :, case.halo : -case.halo, case.halo : -case.halo]
+    inside = np.s_[:, :, layer.halo : -layer.halo, layer.halo : -layer.halo]
     assert shared[inside].tobytes() == own[inside].tobytes()
 
 

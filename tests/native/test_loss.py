@@ -1,10 +1,11 @@
+"""SoftmaxLoss at the edges: huge logits, NaN, labels that do not fit."""
+
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 
 Array = npt.NDArray[Any]
 RunNode = Callable[..., list[Array]]
@@ -18,22 +19,6 @@ def to_lanes(logits: Array) -> Array:
 def some_logits(batch: int, classes: int, scale: float = 3.0) -> tuple[Array, Array]:
     rng = np.random.default_rng(batch)
     return (scale * rng.standard_normal((batch, classes))).astype(np.float32), rng.integers(0, classes, batch)
-
-
-@pytest.mark.parametrize("scale", [1.0, 30.0])
-@pytest.mark.parametrize("classes", [1, 2, 10, 100])
-@pytest.mark.parametrize("batch", [1, 5, 16, 17, 33])
-def test_loss_and_gradient_agree_with_torch(run_node: RunNode, batch: int, classes: int, scale: float) -> None:
-    logits, labels = some_logits(batch, classes, scale)
-    leaf = torch.from_numpy(logits).double().requires_grad_()
-    expected = torch.nn.functional.cross_entropy(leaf, torch.from_numpy(labels))
-    expected.backward()  # type: ignore[no-untyped-call]
-    assert leaf.grad is not None
-    loss, dlogits = run_node("SoftmaxLoss", [to_lanes(logits), labels], 2)
-    assert loss.shape == (1,)
-    assert abs(loss[0] - expected.item()) <= 1e-7 * max(1.0, expected.item())
-    assert np.abs(dlogits - to_lanes(leaf.grad.numpy())).max() <= 1e-7 / batch
-    assert not dlogits[-1, :, 0, 0, (batch - 1) % 16 + 1 :].any()
 
 
 def test_huge_logits_do_not_overflow(run_node: RunNode) -> None:

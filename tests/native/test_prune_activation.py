@@ -19,7 +19,7 @@ def keep_count(x: FloatArray, w: FloatArray) -> int:
 
 
 def oracle(x: FloatArray, w: FloatArray) -> FloatArray:
-    """The definition, by sorting. NaN counts as larger than infinity."""
+    """The definition, by sorting. NaN ranks above infinity."""
     if x.size == 0 or np.count_nonzero(w) == w.size:
         return x
     magnitude = np.where(np.isnan(x), np.inf, np.abs(x))
@@ -31,7 +31,7 @@ def oracle(x: FloatArray, w: FloatArray) -> FloatArray:
 
 
 def mask(size: int, nonzeros: int) -> FloatArray:
-    """A weight tensor of which only its zeros matter."""
+    """Weights; only their zeros matter."""
     return (np.arange(size) < nonzeros).astype(np.float32)
 
 

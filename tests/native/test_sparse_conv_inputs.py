@@ -5,15 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.sparse_layers import SAVED_MASKED, SAVED_PLAIN, Array, Case, saved, tensors, to_lanes
+from fixtures.op_cases.case import Array, to_lanes
+from fixtures.op_cases.layers import SAVED_MASKED, SAVED_PLAIN, Layer, dense, saved
 
 RunNode = Callable[..., list[Array]]
 
-GOOD = Case(4, 3, 3, 1, 8, 8, 0.5)
+GOOD = Layer(4, 3, 3, 1, 8, 8, 0.5)
 
 
 def good_inputs(run_node: RunNode) -> dict[str, Array]:
-    data = tensors(GOOD)
+    data = dense(GOOD)
     plan, order = run_node("SparsePlan", [data.kept], outputs=2, **GOOD.attributes)
     return {
         "plan": plan,
@@ -84,7 +85,7 @@ def test_a_halo_beyond_the_limit_is_refused(run_node: RunNode) -> None:
 
 def test_a_plan_without_the_gradient_of_the_input_refuses_to_give_one(run_node: RunNode) -> None:
     inputs = good_inputs(run_node)
-    (plan, _) = run_node("SparsePlan", [tensors(GOOD).kept], outputs=2, **{**GOOD.attributes, "grad_input": 0})
+    (plan, _) = run_node("SparsePlan", [dense(GOOD).kept], outputs=2, **{**GOOD.attributes, "grad_input": 0})
     with pytest.raises(Exception, match=r"SparseConvGradInput: the plan was made with grad_input = 0"):
         run_node("SparseConvGradInput", [inputs["dy"], inputs["theta"], plan])
 

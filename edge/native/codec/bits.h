@@ -1,10 +1,9 @@
-// What both halves of the codec ask of a mask.
+// Shared by mask.cc and values.cc.
 #pragma once
 
 #include <cstdint>
 
-// The number of set bits, without the instruction for it, which a plain x86-64 build cannot use and would call a
-// function for instead.
+// Counts set bits. Plain x86-64 has no instruction for it, and the compiler's builtin would call a function.
 inline uint32_t CountBits(uint32_t bits) {
   bits -= bits >> 1 & 0x55555555u;
   bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);

@@ -20,8 +20,8 @@ struct Weights {
 };
 constexpr Weights kWeights;
 
-// One bit per lane that has a significant bit. Written as a sum over constants because compilers turn that into vector
-// compares on every architecture; shifting by the lane's number they do not.
+// Sets one bit per lane with a significant bit. Compilers vectorise a sum over constants on every architecture, but not
+// shifts by the lane number.
 inline uint32_t NonzeroLanes(const uint32_t* bits, uint32_t significant) {
   uint32_t lanes = 0;
   for (size_t i = 0; i < kLanes; ++i) lanes |= (bits[i] & significant) != 0 ? kWeights.of[i] : 0;
@@ -30,7 +30,7 @@ inline uint32_t NonzeroLanes(const uint32_t* bits, uint32_t significant) {
 
 // ---- bits -----------------------------------------------------------------------------------------------------------
 
-// Writes bits from the lowest of each byte on, into a buffer of known size.
+// Writes bits into a buffer of known size, from the lowest bit of each byte up.
 class BitWriter {
  public:
   BitWriter(uint8_t* out, size_t room) : begin_(out), next_(out), end_(out + room) {}
@@ -68,12 +68,12 @@ class BitWriter {
   unsigned held_ = 0;
 };
 
-// Reads what BitWriter wrote, and never a byte behind the end.
+// Reads what BitWriter wrote, and never past the end.
 class BitReader {
  public:
   BitReader(const uint8_t* in, size_t bytes) : begin_(in), next_(in), end_(in + bytes) {}
 
-  // The number of zero bits before the next one bit, which is consumed as well; more than `limit` are not looked for.
+  // Consumes zero bits up to and including the next one bit and returns their number; gives up after `limit`.
   Status Zeros(uint64_t limit, uint64_t* zeros) {
     uint64_t found = 0;
     for (;;) {
@@ -101,7 +101,7 @@ class BitReader {
     return kFine;
   }
 
-  // Bytes touched so far, or kDirtyPadding where unread bits of the last one are set.
+  // Returns the bytes touched so far, or kDirtyPadding if unread bits of the last one are set.
   int64_t Finish() const {
     const uint64_t consumed = static_cast<uint64_t>(next_ - begin_) * 8 - held_;
     const unsigned used = consumed % 8;
@@ -114,7 +114,7 @@ class BitReader {
  private:
   void Refill() {
     if (end_ - next_ >= 8) {
-      // Eight bytes at once; those that do not fit are read again the next time.
+      // Loads eight bytes at once; bytes that do not fit are read again next time.
       uint64_t word;
       std::memcpy(&word, next_, sizeof word);
       pending_ |= word << held_;
@@ -181,7 +181,7 @@ int64_t RiceDecode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_
 constexpr unsigned kBucketShift = 19;
 constexpr size_t kBuckets = size_t{1} << (31 - kBucketShift);
 
-// Calls `take` with every position of a mask, which may take it away.
+// Calls `take` for every position of a mask; it may clear that position.
 template <typename Take>
 inline void ForEach(const uint32_t* mask, size_t n, Take take) {
   for (size_t start = 0; start < n; start += kLanes) {
@@ -192,7 +192,7 @@ inline void ForEach(const uint32_t* mask, size_t n, Take take) {
   }
 }
 
-// Writes `what(i)` of the positions i of a mask from `*next` on, as many as there is room for.
+// Writes `what(i)` for the positions i of a mask from `*next` on, as many as fit.
 template <typename What>
 int64_t TakePieces(const uint32_t* mask, size_t n, size_t* next, uint32_t* out, size_t room, What what) {
   size_t count = 0;
@@ -264,7 +264,7 @@ int64_t se_complement(const uint32_t* positions, size_t count, size_t n, uint32_
 int64_t se_rice_plan(const uint32_t* positions, size_t count, uint32_t* parameter) {
   *parameter = 0;
   if (count == 0) return 0;
-  // The cost falls and then rises with the parameter; the mean gap tells where to look for its valley.
+  // The cost falls and then rises with the parameter; its minimum is near the logarithm of the mean gap.
   const uint64_t mean = positions[count - 1] / count;
   uint32_t best = 0;
   while (best < kMaxParameter && (mean >> (best + 1)) != 0) ++best;
@@ -360,8 +360,8 @@ int64_t se_nonzero_mask(const uint32_t* bits, size_t n, uint32_t* mask) {
 }
 
 int64_t se_drop(const uint32_t* base, size_t n, const uint32_t* ranks, size_t rank_count, uint32_t* mask) {
-  // The rank of the next entry of each bucket, and the first rank in the list that is not below it. Entries of one
-  // bucket come by position and so do their ranks, so one look at the list per entry says whether it stays.
+  // Per bucket: the rank of its next entry, and the first listed rank not below it. Both go by position inside a
+  // bucket, so one comparison per entry decides whether it stays.
   uint32_t rank[kBuckets + 1] = {};
   ForEach(mask, n, [&](size_t i) { ++rank[BucketOf(base[i]) + 1]; });
   for (size_t bucket = 1; bucket <= kBuckets; ++bucket) rank[bucket] += rank[bucket - 1];

@@ -10,8 +10,8 @@ namespace {
 // The quantised range is symmetric: -128 is never written.
 constexpr float kSteps = 127.0f;
 
-// 1.5 * 2^23: added to a small number it leaves no room for a fraction, so the sum is rounded to an integer, ties to
-// even, by the machine's own addition; taken away again it leaves that integer. Unlike nearbyint() it is vector code.
+// 1.5 * 2^23. Adding it to a small number leaves no room for a fraction, so the sum rounds to an integer, ties to even;
+// subtracting it again leaves that integer. Unlike nearbyint(), this vectorises.
 constexpr float kRounder = 12582912.0f;
 
 template <size_t kWidth>
@@ -21,7 +21,7 @@ void Split(const uint8_t* words, size_t count, uint8_t* planes) {
   }
 }
 
-// Unsigned arithmetic throughout: it wraps where a signed difference would overflow, which C++ leaves undefined.
+// Unsigned throughout: it wraps, where signed overflow would be undefined.
 template <typename Word>
 void Difference(const Word* bits, const Word* base, size_t count, Word* out) {
   constexpr unsigned kTop = 8 * sizeof(Word) - 1;
@@ -40,7 +40,7 @@ Word Restore(Word difference, Word base) {
 
 inline uint16_t ToBf16(uint32_t value) {
   const uint32_t rounded = (value + 0x7FFFu + ((value >> 16) & 1)) >> 16;
-  // Rounding could carry a NaN's payload into the exponent or away; a quiet NaN keeps its sign and upper payload.
+  // Rounding could carry a NaN's payload into the exponent or drop it; a quiet NaN keeps its sign and upper payload.
   const uint32_t quiet = (value >> 16) | 0x0040u;
   return static_cast<uint16_t>((value & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
 }
@@ -57,8 +57,8 @@ inline uint32_t Move(uint32_t word, uint32_t base_bits, float scale) {
   return bits;
 }
 
-// `value_of(word, i)` is the value at position i. Words lie at the end, so none is overwritten before it is read: of the
-// entries up to a position, at most that many are kept.
+// `value_of(word, i)` is the value at position i. Words lie at the end, and no more entries are kept before a position
+// than there are, so every word is read before it is overwritten.
 template <typename ValueOf>
 int64_t Expand(const uint32_t* mask, size_t n, size_t count, uint32_t* bits, ValueOf value_of) {
   if (mask == nullptr) {
@@ -74,7 +74,7 @@ int64_t Expand(const uint32_t* mask, size_t n, size_t count, uint32_t* bits, Val
     const size_t stop = n - start < 32 ? n : start + 32;
     uint32_t lanes = mask[start / 32];
     if (stop <= n - count) {
-      // Before the words all is zero already.
+      // Entries before the words are zero already.
       for (; lanes != 0; lanes &= lanes - 1) {
         const size_t i = start + static_cast<size_t>(__builtin_ctz(lanes));
         bits[i] = value_of(*word++, i);
@@ -130,7 +130,7 @@ int64_t se_int8_encode(const float* values, const float* base, size_t count, int
   }
   if (!finite) return kNotFinite;
   const float step = largest / kSteps;
-  // All equal, or differences so small that a 127th of them is no float any more.
+  // All differences are zero, or so small that a 127th underflows.
   if (step == 0.0f) {
     if (count > 0) std::memset(steps, 0, count);
     return 0;

@@ -1,3 +1,3 @@
 #define SPARSYEDGE_ISA avx2
-#define SPARSYEDGE_ISA_AVX2 1
+#include "conv.inc"
 #include "table.inc"

@@ -1,3 +1,3 @@
 #define SPARSYEDGE_ISA avx512
-#define SPARSYEDGE_ISA_AVX512 1
+#include "conv.inc"
 #include "table.inc"

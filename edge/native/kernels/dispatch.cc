@@ -54,7 +54,7 @@ const KernelTable& Choose() {
 }  // namespace
 
 const KernelTable& Kernels() {
-  static const KernelTable& table = Choose();  // a throw leaves it unset: the next call says the same again
+  static const KernelTable& table = Choose();  // a throw leaves it unset, so the next call throws again
   return table;
 }
 

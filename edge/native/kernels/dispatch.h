@@ -1,4 +1,4 @@
-// Which instruction set the kernels use: decided once per process, from what the CPU has and SPARSYEDGE_FORCE_ISA.
+// Picks the kernels' instruction set once per process, from the CPU's features and SPARSYEDGE_FORCE_ISA.
 #pragma once
 
 #include "conv.h"
@@ -7,7 +7,7 @@
 
 namespace sparsyedge::kernels {
 
-// Every kernel of one instruction set. A family of kernels is a struct of function pointers with a header of its own.
+// The kernels of one instruction set. Each family is a struct of function pointers with its own header.
 struct KernelTable {
   const char* isa;
   ConvKernels conv;
@@ -15,7 +15,7 @@ struct KernelTable {
   SelectKernels select;
 };
 
-// The table in use. Throws OpError when SPARSYEDGE_FORCE_ISA names a set that this CPU or this build does not have.
+// The table in use. Throws OpError if this CPU or build lacks the set that SPARSYEDGE_FORCE_ISA names.
 const KernelTable& Kernels();
 
 }  // namespace sparsyedge::kernels

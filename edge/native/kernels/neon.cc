@@ -1,3 +1,3 @@
 #define SPARSYEDGE_ISA neon
-#define SPARSYEDGE_ISA_NEON 1
+#include "conv.inc"
 #include "table.inc"

@@ -2,12 +2,12 @@
 //
 // A SavedHeader, then either the tensor as it is, halo included (kPlain), or only its non-zeros (kMasked):
 //
-//   uint32 row_start[G*C*H + 1]   where the values of each true row begin, counted in floats from `values`
-//   uint16 mask[G*C*H*W]          one per true position: bit i says that lane i is not zero
+//   uint32 row_start[G*C*H + 1]   where each true row's values begin, in floats from `values`
+//   uint16 mask[G*C*H*W]          one per true position; bit i is set if lane i is not zero
 //   float  values[row_start[G*C*H]]
 //
-// Every array begins at a multiple of 64 bytes from the start of the header. Rows can be unpacked in any order, which
-// is what a tile of the gradient needs.
+// Every array begins at a multiple of 64 bytes from the header. Rows unpack in any order, as the tiles of the gradient
+// need them.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,3 @@
 #define SPARSYEDGE_ISA scalar
-#define SPARSYEDGE_ISA_SCALAR 1
+#include "conv_scalar.inc"
 #include "table.inc"

@@ -1,7 +1,7 @@
-// Batch normalisation with what follows it in a residual net, the addition and ReLU, in one pass over the output.
+// Batch normalisation with the addition and ReLU that follow it in a residual net, in one pass over the output.
 //
-// A channel is the work of one thread. Its planes are read twice, for the sums and for the result, and the second time
-// they come from the L2 cache: 64 KiB for a group of 32x32 images.
+// One thread does a channel. It reads the planes twice, for the sums and for the result; the second time they come from
+// L2: 64 KiB for a group of 32x32 images.
 #include <cmath>
 #include <numeric>
 
@@ -17,11 +17,11 @@ double Sum(const double (&lanes)[kLanes]) { return std::accumulate(lanes, lanes 
 
 // One 16-bit word per position, no halo.
 Shape PositiveShape(const Lanes& lanes) {
-  return {static_cast<int64_t>(lanes.groups), static_cast<int64_t>(lanes.channels),
-          static_cast<int64_t>(lanes.height), static_cast<int64_t>(lanes.width), sizeof(uint16_t)};
+  return {static_cast<int64_t>(lanes.groups), static_cast<int64_t>(lanes.channels), static_cast<int64_t>(lanes.height),
+          static_cast<int64_t>(lanes.width), sizeof(uint16_t)};
 }
 
-// A tensor of planes, or of nothing: absent inputs and outputs keep null pointers all the way into the kernel.
+// A tensor of planes, or none: absent inputs and outputs stay null pointers down to the kernel.
 template <typename T>
 struct Planes {
   T* data = nullptr;
@@ -45,12 +45,9 @@ class BatchNormAct {
                                      {"var"},
                                      {"batch", kElementType<int64_t>},
                                      {"residual", kElementType<float>, /*optional=*/true}};
-  static constexpr Port kOutputs[] = {{"y"},
-                                      {"saved_mean"},
-                                      {"saved_inv_std"},
-                                      {"new_mean"},
-                                      {"new_var"},
-                                      {"positive", kElementType<uint8_t>, /*optional=*/true}};
+  static constexpr Port kOutputs[] = {
+      {"y"},        {"saved_mean"}, {"saved_inv_std"},
+      {"new_mean"}, {"new_var"},    {"positive", kElementType<uint8_t>, /*optional=*/true}};
 
   explicit BatchNormAct(const Attributes& attributes)
       : pad_in_(ReadHalo(attributes, "pad_in")),
@@ -87,7 +84,7 @@ class BatchNormAct {
   }
 
  private:
-  // Everything that a channel's work needs.
+  // Everything a channel needs.
   struct Run {
     const kernels::NormKernels& kernels;
     Planes<const float> x;
@@ -115,7 +112,7 @@ class BatchNormAct {
   struct Moments {
     double mean;
     double variance;
-    double unbiased;  // factor from the variance over n to that over n - 1, which torch keeps as running variance
+    double unbiased;  // turns the variance over n into that over n - 1, as torch's running variance
   };
 
   static Moments Measure(const Run& run, size_t channel) noexcept {
@@ -128,7 +125,7 @@ class BatchNormAct {
     const auto n = static_cast<double>(run.batch * lanes.Positions());
     const double mean = Sum(sum) / n;
     const double variance = Sum(square) / n - mean * mean;
-    // Rounding may take the variance of a constant channel below zero. One value has no unbiased variance; 0 it is.
+    // Rounding may push a constant channel's variance below zero. A single value counts as variance 0.
     return {mean, variance < 0.0 ? 0.0 : variance, n > 1.0 ? n / (n - 1.0) : 1.0};
   }
 
@@ -142,10 +139,9 @@ class BatchNormAct {
       const size_t plane = group * lanes.channels + channel;
       ClearHalo(run.y.lanes, run.y.data + run.y.lanes.Plane(group, channel));
       run.kernels.forward({lanes.height, lanes.width, run.x.Interior(group, channel), run.x.stride(),
-                           run.residual.Interior(group, channel), run.residual.stride(),
-                           run.y.Interior(group, channel), run.y.stride(),
-                           run.positive == nullptr ? nullptr : run.positive + plane * lanes.Positions(), mean, scale,
-                           shift, LaneBits(lanes.UsedLanes(group, run.batch))});
+                           run.residual.Interior(group, channel), run.residual.stride(), run.y.Interior(group, channel),
+                           run.y.stride(), run.positive == nullptr ? nullptr : run.positive + plane * lanes.Positions(),
+                           mean, scale, shift, LaneBits(lanes.UsedLanes(group, run.batch))});
     }
   }
 
@@ -170,7 +166,7 @@ class BatchNormActGrad {
                                      {"positive", kElementType<uint8_t>, /*optional=*/true}};
   static constexpr Port kOutputs[] = {
       {"dx"}, {"dgamma"}, {"dbeta"}, {"dresidual", kElementType<float>, /*optional=*/true}};
-  // Where dx has the halo of dy: an element of dy is read for the last time when the same one of dx is written.
+  // If dx has the halo of dy: writing an element of dx is the last use of the same element of dy.
   static constexpr InPlace kInPlace[] = {{/*input=*/0, /*output=*/0}};
 
   explicit BatchNormActGrad(const Attributes& attributes)

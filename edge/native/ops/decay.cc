@@ -1,7 +1,6 @@
 // Weight decay for parameters that have no re-parametrisation: BatchNorm's affine pair and biases.
 //
-// The runtime's SGD has no weight decay, so it is added to the gradient, through an op that does nothing on the way
-// forward.
+// The runtime's SGD has no weight decay, so the gradient of an op that otherwise copies adds it.
 #include "hyperparameters.h"
 
 namespace sparsyedge {
@@ -16,7 +15,7 @@ struct Decay {
 
   void Compute(const Context& context) const {
     const auto p = context.Input<float>(0);
-    ReadWeightDecay(context, 1);  // serves the gradient only, but a bad value is best reported on the way forward
+    ReadWeightDecay(context, 1);  // only the gradient uses it, but report a bad value early
     ParallelFill(context, context.Output<float>(0, p.shape), [p = p.data](size_t i) { return p[i]; });
   }
 };

@@ -1,4 +1,4 @@
-// Hyperparameters that reach an op as a float input of one element, and the values they may have.
+// Reads hyperparameters, which are float inputs of one element, and checks their values.
 #pragma once
 
 #include <cmath>

@@ -1,10 +1,10 @@
-// The two ends of the lanes layout: images into it, logits out of it.
+// Converts images to the lanes layout and logits back.
 #include "lanes.h"
 
 namespace sparsyedge {
 namespace {
 
-// Both directions walk one row of one plane: 16 images, each read or written in its own order, lanes side by side.
+// Both directions walk one row of one plane for 16 images at a time.
 void RowToLanes(const float* row, size_t image_stride, size_t used, size_t width, float* lanes) {
   for (size_t x = 0; x < width; ++x, lanes += kLanes) {
     for (size_t lane = 0; lane < used; ++lane) lanes[lane] = row[lane * image_stride + x];
@@ -69,9 +69,8 @@ class FromLanes {
     const Lanes from = LanesOf(lanes, pad_in_);
     const size_t batch = ReadBatch(context, 1, from);
     const size_t image_size = from.channels * from.Positions();
-    const auto x = context.Output<float>(
-        0, {static_cast<int64_t>(batch), static_cast<int64_t>(from.channels), static_cast<int64_t>(from.height),
-            static_cast<int64_t>(from.width)});
+    const auto x = context.Output<float>(0, {static_cast<int64_t>(batch), static_cast<int64_t>(from.channels),
+                                             static_cast<int64_t>(from.height), static_cast<int64_t>(from.width)});
 
     ParallelChannels(context, from, [&, in = lanes.data, out = x.data](size_t channel) noexcept {
       for (size_t group = 0; group < from.groups; ++group) {

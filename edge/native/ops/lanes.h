@@ -1,8 +1,8 @@
-// The layout that everything between the image and the loss lives in: float32 [G, C, H+2p, W+2p, 16].
+// The layout of all tensors between the images and the loss: float32 [G, C, H+2p, W+2p, 16].
 //
-// The 16 innermost floats are 16 images of the batch, so that vector code never meets a border: G = ceil(N/16) groups,
-// a halo of p zeros around every plane, and zeros in the lanes that a batch of N leaves unused. An op that reads such a
-// tensor may rely on those zeros, and an op that writes one provides them.
+// The 16 innermost floats are 16 images of the batch, so vector code meets no border: G = ceil(N/16) groups, a halo of
+// p zeros around every plane, zeros in the lanes that a batch of N does not use. Readers rely on those zeros; writers
+// provide them.
 #pragma once
 
 #include <cstring>
@@ -26,20 +26,20 @@ struct Lanes {
   size_t Planes() const { return groups * channels; }
   size_t Size() const { return Planes() * PlaneSize(); }
 
-  // Where a plane begins, and where its first position behind the halo is.
+  // Where a plane begins, and where its first position inside the halo is.
   size_t Plane(size_t group, size_t channel) const { return (group * channels + channel) * PlaneSize(); }
   size_t Interior(size_t group, size_t channel) const {
     return Plane(group, channel) + halo * RowStride() + halo * kLanes;
   }
 
-  // How many lanes of a group hold an image of a batch.
+  // How many lanes of a group hold images.
   size_t UsedLanes(size_t group, size_t batch) const {
     const size_t left = batch - group * kLanes;
     return left < kLanes ? left : kLanes;
   }
 };
 
-// Writes the zeros around a plane. Whoever fills the plane calls it, while the plane is in the cache.
+// Writes the zeros around a plane. Call it right after filling the plane, which is then in the cache.
 inline void ClearHalo(const Lanes& lanes, float* plane) {
   const size_t halo = lanes.halo;
   if (halo == 0) return;
@@ -63,7 +63,7 @@ void ForEachPosition(const Lanes& lanes, size_t interior, const Body& body) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading inputs and attributes
 
-// No layer pads by more than this; a larger halo is a mistake of whoever wrote the graph.
+// No layer pads by more than this; a larger halo is an error in the graph.
 inline constexpr int64_t kMaxHalo = 16;
 
 inline size_t ReadHalo(const Attributes& attributes, const char* name) {
@@ -76,7 +76,7 @@ inline Shape ShapeOf(const Lanes& lanes) {
           static_cast<int64_t>(kLanes)};
 }
 
-// The extents of a tensor whose halo is known; throws when it cannot be a tensor in this layout.
+// The extents of a tensor with a known halo; throws if its shape does not fit the layout.
 template <typename T>
 Lanes LanesOf(const Tensor<T>& tensor, size_t halo) {
   const Shape& shape = tensor.shape;
@@ -90,7 +90,7 @@ Lanes LanesOf(const Tensor<T>& tensor, size_t halo) {
           static_cast<size_t>(shape[3] - border), halo};
 }
 
-// The extents of a tensor that has those of `like` but for a halo of its own, which its shape tells.
+// The extents of a tensor like `like`, except for its halo, which follows from its shape.
 template <typename T>
 Lanes LanesLike(const Tensor<T>& tensor, const Lanes& like) {
   Lanes lanes = like;
@@ -134,8 +134,8 @@ inline size_t ReadBatch(const Context& context, size_t input, const Lanes& lanes
 // ---------------------------------------------------------------------------------------------------------------------
 // Work split
 
-// Calls body(part) for every part below `count`, on all threads. Small parts share a task. The split follows from the
-// shapes alone, and a part is always the work of one thread.
+// Calls body(part) for every part below `count`, on all threads. Small parts share a task; one thread does a whole
+// part. The split depends on shapes alone.
 template <typename Body>
 void ParallelParts(const Context& context, size_t count, size_t floats_per_part, const Body& body) {
   constexpr size_t kMinTask = 16384;  // floats; below this, waking a thread costs more than the work

@@ -8,19 +8,19 @@ namespace {
 
 size_t RequireLabels(const Tensor<const int64_t>& labels, const Lanes& lanes) {
   if (labels.shape.size() != 1 || (labels.size + kLanes - 1) / kLanes != lanes.groups) {
-    throw OpError("labels has shape " + ToString(labels.shape) + ", must be [N] with ceil(N/16) = " +
-                  std::to_string(lanes.groups) + " groups as in logits");
+    throw OpError("labels has shape " + ToString(labels.shape) +
+                  ", must be [N] with ceil(N/16) = " + std::to_string(lanes.groups) + " groups as in logits");
   }
   for (size_t i = 0; i < labels.size; ++i) {
     if (labels.data[i] < 0 || labels.data[i] >= static_cast<int64_t>(lanes.channels)) {
-      throw OpError("labels[" + std::to_string(i) + "] is " + std::to_string(labels.data[i]) +
-                    ", must be from 0 to " + std::to_string(lanes.channels - 1));
+      throw OpError("labels[" + std::to_string(i) + "] is " + std::to_string(labels.data[i]) + ", must be from 0 to " +
+                    std::to_string(lanes.channels - 1));
     }
   }
   return labels.size;
 }
 
-// The loss of one image, whose logits are 16 floats apart. In double: the sum over a batch decides when training stops.
+// The loss of one image, whose logits are 16 floats apart. In double, because it is summed over the batch.
 double ImageLoss(const float* logits, size_t classes, size_t label, double scale, float* gradient) {
   float largest = logits[0];
   for (size_t c = 1; c < classes; ++c) largest = std::max(largest, logits[c * kLanes]);

@@ -26,7 +26,7 @@ const PlanHeader& ReadPlan(const Tensor<const int32_t>& plan) {
 
 namespace {
 
-// Takes arrays off a plan, in the order in which SparsePlan put them there.
+// Reads arrays off a plan in the order SparsePlan wrote them.
 class Cursor {
  public:
   explicit Cursor(const int32_t* at) : at_(at) {}

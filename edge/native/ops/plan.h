@@ -1,4 +1,4 @@
-// The plan of a sparse layer: what SparsePlan makes once per round, and every sparse op of the layer reads.
+// A sparse layer's plan: SparsePlan makes it once per round, and every sparse op of the layer reads it.
 #pragma once
 
 #include "../kernels/conv.h"
@@ -19,12 +19,12 @@ struct PlanHeader {
   int32_t in_h, in_w, out_h, out_w;  // true sizes
   int32_t pad_in, pad_out;           // halos of the input and of the output tensor
   int32_t pass_count;                // the forward pass, then those of the input's gradient, if any
-  int32_t tile_positions;            // of the kernels that the plan was made for
+  int32_t tile_positions;            // of the kernels the plan is for
   int32_t reserved[13];
 };
 static_assert(sizeof(PlanHeader) == 32 * sizeof(int32_t));
 
-// The header of a plan; throws when it is none.
+// The header of a plan; throws if the tensor is not a plan.
 const PlanHeader& ReadPlan(const Tensor<const int32_t>& plan);
 
 // The passes of a plan, pointing into it.

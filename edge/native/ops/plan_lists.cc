@@ -11,7 +11,7 @@ using kernels::Visit;
 
 namespace {
 
-// A visit with the parts of the lists that belong to it.
+// A visit with its parts of the lists.
 struct RowVisit {
   Visit visit;
   std::vector<int32_t> offsets;
@@ -23,8 +23,8 @@ struct Run {
   int size;
 };
 
-// Longest runs of neighbours, in the order of their first entries, which are sorted by channel and tap. Neighbours are
-// `step` columns apart, so that one's source vector is the other's next; with step 2, runs are nested.
+// Finds the longest runs of neighbours, ordered by their first entries, which are sorted by channel and tap. Neighbours
+// are `step` columns apart, so one's source vector is the other's next; with step 2, runs interleave.
 void FindRuns(int step, const Entry* begin, const Entry* end, std::vector<Run>& runs) {
   bool taken[kernels::kMaxVisit] = {};
   runs.clear();
@@ -41,7 +41,7 @@ void FindRuns(int step, const Entry* begin, const Entry* end, std::vector<Run>& 
   }
 }
 
-// The visit of one row in one block, at most kMaxVisit entries; `runs` is memory for it.
+// Builds the visit of one row in one block, of at most kMaxVisit entries; `runs` is scratch.
 RowVisit MakeVisit(const PassShape& s, const Entry* begin, const Entry* end, bool first_of_row, int row,
                    std::vector<Run>& runs) {
   FindRuns(s.step, begin, end, runs);
@@ -61,9 +61,9 @@ RowVisit MakeVisit(const PassShape& s, const Entry* begin, const Entry* end, boo
   return result;
 }
 
-// Small planes: rows with the same numbers of runs come one after the other, which spares the processor wrong guesses
-// about when a list ends (5 % on planes of 8x8). On larger planes it guesses the next row's address instead, as long as
-// rows are in order. A row's first visit stays before its others.
+// On small planes, groups rows by their numbers of runs, so the processor predicts where lists end (5 % on planes of
+// 8x8). Larger planes keep rows in order, so it predicts the next row's address instead. A row's first visit stays
+// before its others.
 void OrderVisits(const PassShape& s, std::vector<RowVisit>& visits) {
   constexpr int kSmallPlane = 64;
   if (s.positions_h * s.positions_w > kSmallPlane) return;
@@ -79,7 +79,7 @@ bool SameOffsets(const RowVisit& a, const RowVisit& b) {
   return counts(a) == counts(b) && a.offsets == b.offsets;
 }
 
-// All rows of a layer that is not pruned have the same offsets in a block: its plan then has one list for all of them.
+// In an unpruned layer all rows of a block have the same offsets, and its plan has one list for all of them.
 void AppendBlock(const std::vector<RowVisit>& visits, Lists& lists) {
   const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
   BlockVisits block{size(lists.visits), 0, size(lists.offsets), size(lists.values)};
@@ -95,8 +95,8 @@ void AppendBlock(const std::vector<RowVisit>& visits, Lists& lists) {
   lists.blocks.push_back(block);
 }
 
-// Entries sorted by part, block, row, channel and tap. What has a part, a block and a row in common is counted first and
-// then put in its place; a comparison sort of millions takes seconds.
+// Sorts entries by part, block, row, channel and tap. A counting sort by part, block and row, because a comparison sort
+// of millions takes seconds.
 class SortedEntries {
  public:
   SortedEntries(const PassShape& s, const std::vector<Entry>& entries)
@@ -121,7 +121,7 @@ class SortedEntries {
     return (static_cast<size_t>(part) * shape_.blocks + block) * rows_per_part_ + row % rows_per_part_;
   }
 
-  // They come in order in a forward pass, and in a gradient's with the taps of a channel reversed.
+  // Forward passes have them in order; gradient passes have the taps of a channel reversed.
   static void SortTaps(Entry* begin, Entry* end) {
     const auto before = [](const Entry& a, const Entry& b) {
       return std::tie(a.channel, a.tap_h, a.tap_w) < std::tie(b.channel, b.tap_h, b.tap_w);
@@ -149,7 +149,7 @@ Lists BuildLists(PassShape& s, const std::vector<Entry>& entries) {
       for (int row = part * sorted.rows_per_part(); row < row_end; ++row) {
         const Entry* begin = sorted.Begin(row, block);
         const Entry* const row_block_end = sorted.End(row, block);
-        // A row's last chance to be written is the last block, even if nothing is added to it.
+        // The last block must write rows that no block added to.
         if (begin == row_block_end && (visited[row] || block + 1 < s.blocks)) continue;
         do {
           const Entry* end = std::min(row_block_end, begin + kernels::kMaxVisit);

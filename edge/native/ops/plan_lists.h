@@ -1,4 +1,4 @@
-// The lists of a pass (kernels/conv.h), built from the non-zeros of a layer as that pass sees them.
+// Builds the lists of a pass (kernels/conv.h) from a layer's non-zeros.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace sparsyedge {
 // A non-zero of a pass. Taps are counted from the first one that is live.
 struct Entry {
   int32_t row, channel, tap_h, tap_w;
-  int32_t value;  // its position in the values that the caller knows
+  int32_t value;  // index into the caller's values
 };
 
 struct Lists {
@@ -20,11 +20,10 @@ struct Lists {
   std::vector<int32_t> values;  // Entry::value in the order of the visits
 };
 
-// The lists of a pass whose tile, block and parts are chosen; fills in how long they are.
+// Builds the lists of a pass whose tile, block and parts are chosen, and fills in their lengths.
 Lists BuildLists(kernels::PassShape& shape, const std::vector<Entry>& entries);
 
-// Lists one after the other in one vector, without those that were put there a moment ago: where a layer is not pruned,
-// the visits of a block come with the same few lists.
+// Lists in one vector, without recent duplicates: the visits of a block in an unpruned layer share a few lists.
 class SharedLists {
  public:
   explicit SharedLists(std::vector<int32_t>& storage) : storage_(storage) {}

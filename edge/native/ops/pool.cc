@@ -79,7 +79,7 @@ class MeanPoolGrad {
 // ---------------------------------------------------------------------------------------------------------------------
 // Maximum over square windows
 
-// Taps of a window are numbered row by row. A maximum is remembered as the number of its tap, one byte for each.
+// Numbers the taps of a window row by row, and remembers a maximum by its tap, in one byte.
 class Window {
  public:
   explicit Window(const Attributes& attributes)
@@ -87,7 +87,7 @@ class Window {
         stride_(static_cast<size_t>(attributes.Int("stride", 1, kMaxKernel))),
         pad_(static_cast<size_t>(attributes.Int("pad", 0, static_cast<int64_t>(kernel_ / 2)))) {}
 
-  // What pooling makes of these extents. Throws when not even one window fits.
+  // The extents after pooling. Throws if no window fits.
   Lanes Pooled(const Lanes& from, size_t halo) const {
     if (from.height + 2 * pad_ < kernel_ || from.width + 2 * pad_ < kernel_) {
       throw OpError("a plane of " + std::to_string(from.height) + " x " + std::to_string(from.width) +
@@ -102,7 +102,7 @@ class Window {
   template <typename Body>
   void ForEachTap(const Lanes& plane, size_t interior, size_t row, size_t column, const Body& body) const {
     for (size_t i = 0; i < kernel_; ++i) {
-      const size_t y = row * stride_ + i - pad_;  // wraps to a huge number above the plane
+      const size_t y = row * stride_ + i - pad_;  // wraps to a huge number if above the plane
       if (y >= plane.height) continue;
       for (size_t j = 0; j < kernel_; ++j) {
         const size_t x = column * stride_ + j - pad_;
@@ -112,7 +112,7 @@ class Window {
     }
   }
 
-  // The first tap of a window that is inside the plane; it has the maximum when all values are -inf.
+  // A window's first tap inside the plane; it wins if all values are -inf.
   int32_t FirstTap(size_t row, size_t column) const {
     const size_t above = row * stride_ < pad_ ? pad_ - row * stride_ : 0;
     const size_t left = column * stride_ < pad_ ? pad_ - column * stride_ : 0;
@@ -120,7 +120,7 @@ class Window {
   }
 
  private:
-  static constexpr int64_t kMaxKernel = 15;  // a tap's number fits a byte
+  static constexpr int64_t kMaxKernel = 15;  // tap numbers fit a byte
 
   size_t kernel_;
   size_t stride_;
@@ -133,11 +133,11 @@ Shape TapShape(const Lanes& pooled) {
   return ShapeOf(without_halo);
 }
 
-// Four lanes as GCC and Clang know them on every machine; left to itself, neither makes vectors of this comparison.
+// GCC's and Clang's portable vector of four lanes; neither vectorises this comparison on its own.
 using FourFloats = float __attribute__((vector_size(16)));
 using FourInts = int32_t __attribute__((vector_size(16)));
 
-// The maximum so far of one window in 16 images. As in torch: the first of equals in row-major order, NaN before all.
+// The running maximum of one window in 16 images. As in torch, NaN wins, and of equals the first in row-major order.
 class Maximum {
  public:
   explicit Maximum(int32_t first_tap) {
@@ -198,8 +198,7 @@ class MaxPool {
     for (size_t row = 0; row < to.height; ++row) {
       for (size_t column = 0; column < to.width; ++column, taps += kLanes) {
         Maximum maximum(window_.FirstTap(row, column));
-        window_.ForEachTap(from, interior, row, column,
-                           [&](int32_t tap, size_t at) { maximum.Take(x + at, tap); });
+        window_.ForEachTap(from, interior, row, column, [&](int32_t tap, size_t at) { maximum.Take(x + at, tap); });
         maximum.Store(y + row * to.RowStride() + column * kLanes, taps);
       }
     }

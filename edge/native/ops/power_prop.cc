@@ -1,7 +1,7 @@
 // Powerpropagation: theta = sign(w) |w|^beta, and its gradient with weight decay on w.
 //
 // For beta > 1 a zero weight has theta = 0 and gradient 0, both exactly, so a pruned weight stays pruned. That property
-// carries the whole method; hence no epsilon, no clamp, and no product that could make NaN out of 0 * inf.
+// carries the method: hence no epsilon, no clamp, and no product that could turn 0 * inf into NaN.
 #include <cmath>
 
 #include "hyperparameters.h"
@@ -20,7 +20,7 @@ struct PowerProp {
   void Compute(const Context& context) const {
     const auto w = context.Input<float>(0);
     const float beta = ReadBeta(context, 1);
-    ReadWeightDecay(context, 2);  // serves the gradient only, but a bad value is best reported on the way forward
+    ReadWeightDecay(context, 2);  // only the gradient uses it, but report a bad value early
     const auto theta = context.Output<float>(0, w.shape);
 
     if (beta == 1.0f) {

@@ -1,5 +1,5 @@
-// Activation pruning: the copy of a layer's input that is kept for the backward pass is made as sparse as the layer's
-// weights, by magnitude, over the whole batch.
+// Activation pruning: makes the input copy that a layer keeps for the backward pass as sparse as its weights, by
+// magnitude, over the whole batch.
 #include <array>
 #include <numeric>
 
@@ -16,7 +16,7 @@ size_t CountZeros(const Context& context, const Tensor<const float>& w) {
   const Blocks blocks(w.size);
   std::array<size_t, Blocks::kMaxCount> zeros{};
   context.ParallelFor(blocks, [&zeros, w = w.data](Block block) noexcept {
-    uint32_t count = 0;  // as wide as the floats, which keeps the loop in full vectors
+    uint32_t count = 0;  // as wide as the floats, so that the loop fills its vectors
     for (size_t i = block.begin; i < block.end; ++i) count += w[i] == 0.0f;
     zeros[block.index] = count;
   });
@@ -26,7 +26,7 @@ size_t CountZeros(const Context& context, const Tensor<const float>& w) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The k-th largest magnitude, by two histograms of 16 bits each: exact, no sort, no copy, O(n)
 
-// Counts of x's keys per block and bucket, (blocks, buckets). Integer sums: the order of the blocks does not matter.
+// Counts x's keys per block and bucket, (blocks, buckets). Integers, so the order of the blocks does not matter.
 class Histogram {
  public:
   static constexpr uint32_t kBuckets = 65536;
@@ -34,7 +34,7 @@ class Histogram {
   Histogram(const Context& context, const Tensor<const float>& x)
       : context_(context), x_(x), blocks_(x.size, kMaxBlocks), counts_(new uint32_t[blocks_.count() * kBuckets]) {}
 
-  // Counts afresh. Keys for which bucket_of returns kBuckets are left out.
+  // Counts anew. Skips keys for which bucket_of returns kBuckets.
   template <typename BucketOf>
   void Count(BucketOf bucket_of) {
     context_.ParallelFor(blocks_, [all = counts_.get(), x = x_.data, bucket_of](Block block) noexcept {
@@ -47,7 +47,7 @@ class Histogram {
     });
   }
 
-  // The bucket of the element with this rank, counted from 1 at the largest, and its rank inside that bucket.
+  // Finds the bucket of the element with this rank (the largest has rank 1) and its rank inside the bucket.
   struct Place {
     uint32_t bucket;
     size_t rank;
@@ -99,7 +99,7 @@ class PruneActivation {
     const auto w = context.Input<float>(1);
     const auto pruned = context.Output<float>(0, x.shape);
 
-    // Without weights there is no zero among them: an empty w counts as dense.
+    // An empty w has no zeros, so it counts as dense.
     const size_t zeros = CountZeros(context, w);
     const bool keep_all = zeros == 0 || x.size == 0;
     const uint32_t threshold =

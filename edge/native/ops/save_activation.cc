@@ -1,11 +1,11 @@
-// Activation pruning for the sparse step: a layer's input, made as sparse as the layer's weights, packed into as few
-// bytes as that allows and kept for the gradient of the weights.
+// Activation pruning for the sparse step: makes a layer's input as sparse as its weights and packs it for the gradient
+// of the weights.
 //
-// The threshold is the exact k-th largest magnitude. Few elements need a close look for that: a sample of the tensor
-// tells a bracket that almost surely holds the threshold, one pass counts what is above the bracket and collects what
-// is inside, and the answer is found among those. When the bracket missed, a histogram of all elements tells a right
-// one. So the tensor is read twice in all: to select, and to pack. (The threshold of the last step would be a worse
-// guide: on a trained net, where it is not zero, the next batch's is within an eighth of it two times in three.)
+// The threshold is the exact k-th largest magnitude, and few elements need a close look. A sample of the tensor gives a
+// bracket that almost surely holds the threshold; one pass counts what is above the bracket and collects what is
+// inside, and the threshold is among those. If the bracket missed, a histogram of all elements gives a correct one. So
+// the tensor is read twice: to select, and to pack. (The last step's threshold is a worse guess: on a trained net, if
+// it is not zero, the next one is within an eighth of it two times in three.)
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -19,7 +19,7 @@
 namespace sparsyedge {
 namespace {
 
-// Keys from low to high, both included. low >= 1: zeros are never looked at, they are what is left when k reaches them.
+// Keys from low to high, inclusive. low >= 1: nobody looks at zeros, which are what is left once k reaches them.
 struct Bracket {
   uint32_t low;
   uint32_t high;
@@ -27,7 +27,7 @@ struct Bracket {
 constexpr uint32_t kTopKey = 0x7fffffff;
 constexpr Bracket kEverything{1, kTopKey};
 
-// NaNs are equals in the order of magnitudes, whatever their bits, so a bracket holds all of them or none.
+// All NaNs rank equal, whatever their bits, so a bracket holds all of them or none.
 Bracket MakeBracket(uint32_t low, uint32_t high) {
   return {std::clamp(low, uint32_t{1}, kNanKey), high < kNanKey ? high : kTopKey};
 }
@@ -35,8 +35,8 @@ Bracket MakeBracket(uint32_t low, uint32_t high) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Where the threshold may be
 
-// Positions spread evenly over the tensor, but not evenly inside their strides: those are often multiples of a row.
-// A larger sample costs more, and leaves fewer candidates to look at: about here the two costs meet.
+// Samples positions spread evenly over the tensor, but hashed inside their strides, which are often multiples of a row.
+// A larger sample costs more and leaves fewer candidates; the two costs balance about here.
 std::vector<uint32_t> SampleKeys(const float* x, const Lanes& lanes, size_t batch) {
   const size_t positions = lanes.Planes() * lanes.Positions();
   const size_t count = std::clamp<size_t>(positions / 128, 64, 512);
@@ -55,14 +55,14 @@ std::vector<uint32_t> SampleKeys(const float* x, const Lanes& lanes, size_t batc
   return keys;
 }
 
-// The key of this rank, counted from 1 at the largest. Smaller keys are behind it afterwards.
+// The key of this rank (the largest has rank 1). Reorders keys: smaller ones end up after it.
 uint32_t KeyOfRank(std::vector<uint32_t>& keys, size_t rank, size_t first = 1) {
   const auto at = [&keys](size_t i) { return keys.begin() + static_cast<std::ptrdiff_t>(i - 1); };
   std::nth_element(at(first), at(rank), keys.end(), std::greater<>());
   return *at(rank);
 }
 
-// The sample's own threshold, with six standard deviations of its rank to both sides.
+// The sample's threshold, six standard deviations of its rank either way.
 Bracket BracketFromSample(std::vector<uint32_t> keys, size_t k, size_t elements) {
   const auto size = static_cast<double>(keys.size());
   const double share = static_cast<double>(k) / static_cast<double>(elements);
@@ -91,7 +91,7 @@ Bracket BracketFromHistogram(const float* x, const Lanes& lanes, size_t k) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The threshold
 
-// What a bracket says about each row of the tensor, (G, C, H), and the magnitudes inside it.
+// Counts for each row of the tensor, (G, C, H), against a bracket, and the magnitudes inside it.
 class Census {
  public:
   Census(const Context& context, const float* x, const Lanes& lanes)
@@ -109,8 +109,8 @@ class Census {
                   [this, &collect = kernels::Kernels().select.collect](size_t plane) noexcept {
                     const size_t row = plane * lanes_.height;
                     collect(lanes_.height, lanes_.width,
-                            x_ + lanes_.Interior(plane / lanes_.channels, plane % lanes_.channels),
-                            lanes_.RowStride(), bracket_.low, bracket_.high, &above_[row], &between_[row],
+                            x_ + lanes_.Interior(plane / lanes_.channels, plane % lanes_.channels), lanes_.RowStride(),
+                            bracket_.low, bracket_.high, &above_[row], &between_[row],
                             candidates_.get() + plane * room_);
                   });
     above_total_ = std::accumulate(above_.begin(), above_.end(), size_t{0});
@@ -118,15 +118,13 @@ class Census {
   }
 
   // Whether the k-th largest key is in the bracket, or is zero.
-  bool Holds(size_t k) const {
-    return k > above_total_ && (k <= above_total_ + between_total_ || bracket_.low == 1);
-  }
+  bool Holds(size_t k) const { return k > above_total_ && (k <= above_total_ + between_total_ || bracket_.low == 1); }
 
-  // The k-th largest key, when the bracket holds it.
+  // The k-th largest key, if the bracket holds it.
   uint32_t KeyOfRank(size_t k) const {
     size_t rank = k - above_total_;
     if (rank > between_total_) return 0;
-    // A histogram over the bracket leaves a few equals and neighbours to sort.
+    // A histogram over the bracket leaves a few close keys to sort.
     uint32_t shift = 0;
     while ((bracket_.high - bracket_.low) >> shift >= kBuckets) ++shift;
     const auto bucket_of = [&](float magnitude) { return (MagnitudeKey(magnitude) - bracket_.low) >> shift; };
@@ -142,7 +140,7 @@ class Census {
     return sparsyedge::KeyOfRank(keys, rank);
   }
 
-  // For each row, where its elements from `key` on begin when they are packed row after row; and their number, last.
+  // Where each row's elements of at least `key` begin when rows are packed one after the other, and the total, last.
   std::vector<uint32_t> RowStarts(uint32_t key) const {
     std::vector<uint32_t> starts(above_.size() + 1);
     ParallelParts(context_, lanes_.Planes(), lanes_.PlaneSize(), [this, key, &starts](size_t plane) noexcept {
@@ -180,10 +178,10 @@ class Census {
   size_t above_total_ = 0;
   size_t between_total_ = 0;
   size_t room_;                          // floats per plane
-  std::unique_ptr<float[]> candidates_;  // (G * C, room); only the part that a bracket fills is ever touched
+  std::unique_ptr<float[]> candidates_;  // (G * C, room); only touched as far as a bracket fills it
 };
 
-// Leaves the census in a state that knows the rows of the result.
+// Also leaves the result's row counts in the census.
 uint32_t FindThreshold(Census& census, const float* x, const Lanes& lanes, size_t batch, size_t k) {
   constexpr size_t kWorthSampling = 32768;
   const size_t elements = batch * lanes.channels * lanes.Positions();
@@ -233,7 +231,7 @@ class SaveActivation {
     } else {
       TakeAbove(census, 0);
     }
-    // A threshold of zero drops nothing; zeros need no bytes all the same.
+    // A threshold of zero drops nothing, but zeros still need no bytes.
     Write(context, x, lanes, std::max(threshold, uint32_t{1}), census.RowStarts(threshold));
     if (const auto output = context.OptionalOutput<float>(1, {1})) output->data[0] = tau;
   }
@@ -243,7 +241,7 @@ class SaveActivation {
     size_t kept, of;
   };
 
-  // As many of x as there are non-zeros among the layer's weights, unless the node has a share of its own.
+  // Keeps the share of x that is the layer's density, unless the node has its own share.
   Share ShareToKeep(const Context& context, const PlanHeader& plan) const {
     if (of_ > 0) return {static_cast<size_t>(kept_), static_cast<size_t>(of_)};
     return {CountNonZero(context, plan), static_cast<size_t>(plan.weights)};
@@ -251,19 +249,19 @@ class SaveActivation {
 
   static constexpr float kNoTau = -1.0f;
 
-  // Nothing in the bracket, everything from the key on above it; zeros are never looked at.
+  // An empty bracket with everything of at least `key` above it; nobody looks at zeros.
   static void TakeAbove(Census& census, uint32_t key) {
     const uint32_t low = std::max(key, uint32_t{1});
     census.Take({low, low - 1});
   }
 
-  // A threshold of an earlier step, or a negative number where there is none yet.
+  // An earlier step's threshold, or a negative number if there is none yet.
   static float ReadOne(const Tensor<const float>& tau) {
     if (tau.shape != Shape{1}) throw OpError("tau_before has shape " + ToString(tau.shape) + ", must have [1]");
     return tau.data[0];
   }
 
-  // The layer's non-zero weights. Those of the plan, unless there may be zeros among the values.
+  // The number of non-zero weights: the plan's, unless values may be zero.
   static size_t CountNonZero(const Context& context, const PlanHeader& plan) {
     if (!context.HasInput(3)) return static_cast<size_t>(plan.nnz);
     const auto values = context.Input<float>(3);
@@ -305,7 +303,7 @@ class SaveActivation {
     uint8_t* saved = context.Output<uint8_t>(0, {static_cast<int64_t>(at.end)}).data;
     std::memcpy(saved, &header, sizeof(header));
     if (header.encoding == kernels::kMasked) {
-      // The last line of both arrays is written first, because they need not fill it: equal tensors, equal bytes.
+      // Clears the last line of both arrays, which they may not fill: equal tensors must give equal bytes.
       std::memset(saved + at.mask - kernels::RoundUpToLine(1), 0, kernels::RoundUpToLine(1));
       std::memset(saved + at.values - kernels::RoundUpToLine(1), 0, kernels::RoundUpToLine(1));
       std::memcpy(saved + at.row_start, row_starts.data(), row_starts.size() * sizeof(uint32_t));
@@ -334,8 +332,8 @@ class SaveActivation {
   }
 
   bool prune_;
-  int64_t of_, kept_;  // a share of x, which overrides that of the weights; of_ = 0: none
-  size_t least_;  // the share of the elements that is kept at least, in ten-thousandths
+  int64_t of_, kept_;  // a share of x that overrides the layer's density; none if of_ is 0
+  size_t least_;       // the least share of elements to keep, in ten-thousandths
 };
 
 }  // namespace

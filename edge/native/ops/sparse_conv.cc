@@ -1,5 +1,5 @@
-// A convolution with sparse weights and its two gradients, on lanes tensors. The lists come from SparsePlan, the loops
-// are in kernels/; here are the checks of shapes and the split into tasks.
+// A convolution with sparse weights and its two gradients, on lanes tensors: checks shapes and splits the work into
+// tasks. SparsePlan makes the lists; kernels/ has the loops.
 #include <cstdlib>
 
 #include "../kernels/dispatch.h"
@@ -33,7 +33,7 @@ size_t GroupsOf(const Tensor<const float>& tensor) {
   return tensor.shape.empty() ? 1 : static_cast<size_t>(std::max<int64_t>(1, tensor.shape[0]));
 }
 
-// Throws unless the tensor has the shape that the plan was made for.
+// Throws unless the tensor has the plan's shape.
 void RequireShape(const Tensor<const float>& tensor, const Lanes& expected) {
   if (tensor.shape != ShapeOf(expected)) {
     throw OpError(std::string(tensor.name) + " has shape " + ToString(tensor.shape) + ", the plan is for " +
@@ -52,11 +52,11 @@ const float* GroupOf(const Lanes& lanes, const float* data, size_t group) {
   return data + group * lanes.channels * lanes.PlaneSize();
 }
 
-// Memory for intermediate values, kept for the next node that this thread runs: fresh pages cost more than what is
-// written into them. It begins on a cache line, since a vector load that crosses two lines costs twice as much.
+// Scratch memory that the next node on this thread reuses, because fresh pages cost more than what is written into
+// them. Aligned to a cache line, because a vector load across two lines costs twice as much.
 class Scratch {
  public:
-  // Valid until the next call; the content is undefined.
+  // Valid until the next call, uninitialised.
   float* Reserve(size_t floats) {
     if (floats > capacity_) {
       constexpr size_t line = 64 / sizeof(float);
@@ -84,15 +84,14 @@ thread_local Scratch activation_scratch;  // a saved activation, unpacked
 
 void ClearHalos(const Context& context, const Lanes& lanes, float* data) {
   if (lanes.halo == 0) return;
-  ParallelParts(context, lanes.Planes(), lanes.PlaneSize(), [&lanes, data](size_t plane) noexcept {
-    ClearHalo(lanes, data + plane * lanes.PlaneSize());
-  });
+  ParallelParts(context, lanes.Planes(), lanes.PlaneSize(),
+                [&lanes, data](size_t plane) noexcept { ClearHalo(lanes, data + plane * lanes.PlaneSize()); });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward and gradient of the input
 
-// The tasks of a pass: (groups, parts of the rows, chunks of cells). They write different elements.
+// The tasks of a pass: (groups, parts of the rows, chunks of cells). No two write the same element.
 struct PassTasks {
   static constexpr int kMaxChunks = 16;
 
@@ -107,7 +106,7 @@ struct PassTasks {
   size_t chunks, row_parts, count;
 };
 
-// `init` is what the sums begin with; null: zero.
+// Sums start from `init`, or from zero if it is null.
 void RunPass(const Context& context, const Pass& pass, const Lanes& src_lanes, const float* src, const float* values,
              const float* init, float* dst) {
   const PassTasks tasks(pass.shape, src_lanes.groups);
@@ -123,7 +122,7 @@ void RunPass(const Context& context, const Pass& pass, const Lanes& src_lanes, c
   });
 }
 
-// The forward pass of a plan, writing an output with this halo. The plan's own is that of dy.
+// A plan's forward pass for an output with this halo. The plan's own halo is dy's.
 Pass ForwardPass(const Tensor<const int32_t>& plan, const Lanes& out) {
   Pass pass = ReadPasses(plan).front();
   pass.shape.dst_row = pass.shape.dst_col = static_cast<int32_t>(out.halo);
@@ -167,7 +166,7 @@ struct SparseConvGradInput {
   static constexpr Port kInputs[] = {
       {"dy"}, {"theta"}, kPlanPort, {"accumulate", ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, /*optional=*/true}};
   static constexpr Port kOutputs[] = {{"dx"}};
-  // A tile is read before it is written, and by nobody else.
+  // Each tile is read before it is written, by one task.
   static constexpr InPlace kInPlace[] = {{/*input=*/3, /*output=*/0}};
 
   static void InferShapes(const ShapeContext&) {}
@@ -194,7 +193,7 @@ struct SparseConvGradInput {
     const bool in_place = dx.data == init;
     const bool cleared = init == nullptr && AnyEmpty(passes);
     if (cleared) Clear(context, in, dx.data);
-    float* values = value_scratch.Reserve(theta.size);  // a pass has at most all of them
+    float* values = value_scratch.Reserve(theta.size);  // a pass has no more
     for (size_t i = 1; i < passes.size(); ++i) {
       if (passes[i].shape.live == 0 && (in_place || cleared)) continue;
       Gather(context, passes[i], theta.data, values);
@@ -204,7 +203,7 @@ struct SparseConvGradInput {
   }
 
  private:
-  // Whether a pass adds nothing, as three of four do for a kernel of 1x1 with stride 2.
+  // Whether a pass adds nothing, like three of the four of a 1x1 kernel with stride 2.
   static bool AnyEmpty(const std::vector<Pass>& passes) {
     return std::any_of(passes.begin() + 1, passes.end(), [](const Pass& pass) { return pass.shape.live == 0; });
   }
@@ -215,7 +214,7 @@ struct SparseConvGradInput {
     });
   }
 
-  // The lists of a gradient's pass are in the order of the input channels.
+  // Gradient passes list values by input channel.
   static void Gather(const Context& context, const Pass& pass, const float* theta, float* values) {
     constexpr size_t kTasks = 16;
     const auto visits = static_cast<size_t>(pass.shape.visit_total);
@@ -277,8 +276,8 @@ class Saved {
   kernels::SavedLayout layout_{};
 };
 
-// How the cells of all groups are shared out: a few chunks, each with a gradient of its own, which are added in order.
-// Any number of threads then takes the same sums. Where the rows are split already, one chunk is enough.
+// Splits the cells of all groups into a few chunks with a gradient each, added in order: any number of threads then
+// takes the same sums. One chunk is enough if rows are split already.
 struct Chunks {
   static constexpr size_t kMaxCount = 4;
 
@@ -289,7 +288,7 @@ struct Chunks {
         count(row_parts > 1 ? 1 : std::min(kMaxCount, total)),
         size((total + count - 1) / count) {}
 
-  // Calls body(group, first cell, end of cells) for what a chunk has of each group.
+  // Calls body(group, first cell, end of cells) for each group's part of a chunk.
   template <typename Body>
   void ForEachGroup(size_t chunk, const Body& body) const {
     const size_t end = std::min(total, (chunk + 1) * size);

@@ -1,4 +1,4 @@
-// SparsePlan: the lists that the sparse kernels walk, made once per round from the positions of the non-zeros.
+// SparsePlan makes the lists that the sparse kernels walk, once per round, from the positions of the non-zeros.
 #include <cstring>
 #include <numeric>
 #include <tuple>
@@ -30,10 +30,14 @@ struct Geometry {
 struct Axis {
   int positions, step, source;  // `source`: true source rows
   std::vector<int> shift;       // per tap of the kernel
-  std::vector<char> live;       // whether any position of this pass meets a true source row through the tap
+  std::vector<char> live;       // per tap: whether any position reads a true source row through it
 
-  int First() const { return Live([](int a, int b) { return std::min(a, b); }); }
-  int Last() const { return Live([](int a, int b) { return std::max(a, b); }); }
+  int First() const {
+    return Live([](int a, int b) { return std::min(a, b); });
+  }
+  int Last() const {
+    return Live([](int a, int b) { return std::max(a, b); });
+  }
 
  private:
   template <typename Pick>
@@ -60,7 +64,7 @@ Axis ForwardAxis(int kernel, int stride, int pad, int in, int out) {
   return axis;
 }
 
-// The rows of dx with this parity: row parity + i * stride gets dy's row i + shift through every tap that divides.
+// The rows of dx with this parity: row parity + i * stride reads dy's row i + shift through each tap that divides.
 Axis BackwardAxis(int kernel, int stride, int pad, int in, int out, int parity) {
   Axis axis{(in - parity + stride - 1) / stride, 1, out, std::vector<int>(kernel), std::vector<char>(kernel)};
   for (int tap = 0; tap < kernel; ++tap) {
@@ -72,7 +76,7 @@ Axis BackwardAxis(int kernel, int stride, int pad, int in, int out, int parity) 
   return axis;
 }
 
-// Throws unless every row that the axis reads is there, the halo included.
+// Throws unless every row that the axis reads exists, halo included.
 void RequireHalo(const Axis& axis, const char* name, int halo, const char* reader) {
   const int before = -axis.First();
   const int after = (axis.positions - 1) * axis.step + axis.Last() - (axis.source - 1);
@@ -92,8 +96,8 @@ int PowerOfTwoUpTo(int limit) {
   return power;
 }
 
-// Wide tiles, since runs share loads along a row; but where there are registers for 16 positions, two rows of 8, since
-// that halves what the halo adds to a block.
+// Wide tiles, because runs share loads along a row; but with registers for 16 positions, two rows of 8, which halves
+// what the halo adds to a block.
 void ChooseTile(PassShape& s, int tile_positions) {
   constexpr int kMaxWidth = 8, kMaxHeight = 4, kCellHeight = 4;
   s.tile_w = std::min({tile_positions, kMaxWidth, PowerOfTwoUpTo(s.positions_w)});
@@ -101,15 +105,15 @@ void ChooseTile(PassShape& s, int tile_positions) {
   s.cell_h = kCellHeight;
 }
 
-// A plane of few tiles is not enough work for the threads of a device; then rows are split as well.
+// Splits rows as well if a plane has too few tiles to occupy a device's threads.
 void ChooseRowParts(PassShape& s) {
   constexpr int kTasks = 8;
   const int cells = kernels::CellCount(s);
   s.row_parts = cells >= kTasks / 2 ? 1 : std::min(s.rows, kTasks / cells);
 }
 
-// A block's part of a tile should stay in L1 beside the tile itself and the lists. When that leaves too little work per
-// visit, which loads and stores a whole tile, the block grows until there is some, and its source comes from L2.
+// A tile's source in one block should stay in L1 beside the tile and the lists. If that leaves too little work per
+// visit, which loads and stores a whole tile, the block grows and its source comes from L2.
 void ChooseBlock(PassShape& s, size_t values) {
   constexpr int kPositionBytes = kernels::kFloatsPerPosition * sizeof(float);
   constexpr int kL2Positions = 160 * 1024 / kPositionBytes;
@@ -133,7 +137,7 @@ struct Weight {
   int oc, ic, ky, kx;
 };
 
-// Fills in what follows from the two axes, picks the entries that are live on both, and builds their lists.
+// Fills in what follows from the two axes, picks the entries live on both, and builds their lists.
 template <typename MakeEntry>
 Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, const std::vector<Weight>& weights,
                 const MakeEntry& make_entry) {
@@ -167,7 +171,7 @@ class PlanBuilder {
  public:
   PlanBuilder(const Geometry& geometry, std::vector<Weight> weights) : g_(geometry), weights_(std::move(weights)) {}
 
-  // Returns the order of the layer's values: that of the forward lists, then those that no position ever uses.
+  // Returns the order of the layer's values: the forward lists' order, then the values that no position uses.
   std::vector<int32_t> AddForward() {
     const Axis h = ForwardAxis(g_.kernel_h, g_.stride, g_.pad, g_.in_h, g_.out_h());
     const Axis w = ForwardAxis(g_.kernel_w, g_.stride, g_.pad, g_.in_w, g_.out_w());
@@ -246,7 +250,7 @@ class PlanBuilder {
     AppendArray(places);
   }
 
-  // For each visit, where its values are in the layer's, counted from the first of them.
+  // Each visit's values as places in the layer's values, relative to the first.
   std::vector<GatherStart> GatherOf(const Lists& lists, std::vector<int32_t>& places) const {
     SharedLists shared(places);
     std::vector<GatherStart> gather;

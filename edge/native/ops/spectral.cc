@@ -1,8 +1,8 @@
-// Spectral re-parametrisation: theta = w |w| / sigma, where sigma is the spectral norm of the layer's |W| by one power
-// iteration from a vector of ones. W has a row per output channel; only its non-zeros are known here, with their places.
+// Spectral re-parametrisation: theta = w |w| / sigma, where sigma is the spectral norm of the layer's |W| after one
+// power iteration from a vector of ones. W has a row per output channel; ops get its non-zeros and their positions.
 //
-// A zero weight has theta = 0 and gradient 0: the slope of w |w| is zero there, and that of |w|, which the norm is made
-// of, counts as zero. The norm is differentiated as well, so each weight's gradient depends on all others.
+// A zero weight has theta = 0 and gradient 0: the slope of w |w| is zero there, and the slope of |w| inside the norm
+// counts as zero. The gradient includes the norm, so each weight's gradient depends on all others.
 #include <cmath>
 
 #include "hyperparameters.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Port kPositionsPort = {"positions", ort::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32};
 
-// The shape of W, and where a flat position is in it.
+// The shape of W, which turns flat positions into rows and columns.
 class Matrix {
  public:
   explicit Matrix(const Attributes& attributes)
@@ -20,7 +20,7 @@ class Matrix {
         columns(static_cast<size_t>(attributes.Int("columns", 1, INT32_MAX))),
         floor(attributes.Float("floor")) {}
 
-  // Half a position away from the next row, so no rounding can reach it: a division would take several times as long.
+  // Half a position keeps rounding away from the next row; an integer division would take several times as long.
   size_t RowOf(int32_t position) const { return static_cast<size_t>((position + 0.5) * rows_per_position_); }
   size_t ColumnOf(int32_t position) const { return static_cast<size_t>(position) - RowOf(position) * columns; }
 
@@ -36,7 +36,7 @@ class Matrix {
   }
 
   const size_t rows, columns;
-  const float floor;  // keeps the norm of an empty layer from being a divisor of zero
+  const float floor;  // keeps an empty layer from dividing by zero
 
  private:
   const double rows_per_position_ = 1.0 / static_cast<double>(columns);
@@ -48,8 +48,8 @@ double Norm(const std::vector<double>& vector, double floor) {
   return std::sqrt(sum);
 }
 
-// The power iteration: left = |W| 1, u = left / |left|, right = u |W|, sigma = |right|. All sums are taken in order, in
-// double precision, whatever the number of threads.
+// The power iteration: left = |W| 1, u = left / |left|, right = u |W|, sigma = |right|. Sums are taken in order, in
+// double precision, on any number of threads.
 struct Iteration {
   Iteration(const Matrix& matrix, const Tensor<const float>& w, const int32_t* positions)
       : u(matrix.rows), right(matrix.columns) {

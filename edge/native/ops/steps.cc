@@ -1,7 +1,7 @@
-// One step of SGD on a parameter, with its gradient's last factor and weight decay, in one pass.
+// One SGD step on a parameter: the gradient's last factor, weight decay and update in one pass.
 //
-// The new value may be written over the old one: when a session binds an output to the memory of its input, a training
-// step allocates nothing for parameters.
+// The new value may overwrite the old one: if a session binds an output to its input's memory, a step allocates nothing
+// for parameters.
 #include "hyperparameters.h"
 #include "power.h"
 

@@ -296,8 +296,38 @@ def test_an_upload_that_is_under_way_at_a_learned_deadline_may_finish() -> None:
     run.feed(late)
     run.now_s += 10
     assert run.feed(Tick()) == []
-    commands = run.feed(UploadComplete("d4", late.offer.update.sha256), UpdateVerified("d4", late.offer.update.sha256))
+    update = late.offer.update.sha256
+    commands = run.feed(UploadComplete("d4", update), UpdateVerified("d4", update))
     assert commands[-1] == CloseRound(2, ("d1", "d2", "d3", "d4"))
+
+
+def test_a_member_that_holds_a_place_to_upload_and_sends_nothing_is_replaced() -> None:
+    run = Run(replace(TEN, cohort_size=3, min_updates=3, min_devices=4))
+    run.online("d1", "d2", "d3", "d4")
+    silent, *others = run.open.cohort
+    run.now_s = 100.0
+    for device in others:
+        deliver(run, device)
+    run.feed(offer(run, silent))
+    run.now_s = run.open.deadlines[silent] + UPLOAD_IDLE_S
+    run.feed(Tick())
+    assert silent not in run.open.cohort
+    assert silent not in run.open.granted
+
+
+# ---- after a restart -------------------------------------------------------------------------------------------------
+
+
+def test_who_missed_a_round_is_known_after_a_restart(tmp_path: Path) -> None:
+    with closing(Store.create(tmp_path, name="r1", fleet="lab", rounds=99, dense_bytes=1, config="{}")) as store:
+        for number, accepted in enumerate([("d1",), ("d1", "d2"), *[("d1", "d2", "d3")] * 9], start=1):
+            store.open_round(number, base="", base_nonzeros=1, learning_rate=0.1, cohort=("d1", "d2", "d3"))
+            for device in accepted:
+                update = AcceptedUpdate(round=number, device=device, samples=1, sha256="", bytes=1, nonzeros=1)
+                store.accept_update(update, plain_report("r1", number))
+            store.close_round(
+                ClosedRound(round=number, model_id=SECOND, seconds=1.0, global_sparsity=0.5, evaluation=None)
+            )
         store.open_round(12, base="", base_nonzeros=1, learning_rate=0.1, cohort=("d1", "d2", "d3"))
         # Round 1 is too long ago, round 12 is still open, and rounds that had all they asked for were missed by nobody.
         assert store.missed(cohort_size=3) == {"d3": 2}

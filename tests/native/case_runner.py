@@ -1,7 +1,7 @@
-"""Runs in the interpreter of the stock onnxruntime: `python stock_runner.py LIBRARY FOLDER`.
+"""Runs graphs in another process, for what is fixed per process: `python case_runner.py LIBRARY FOLDER`.
 
-For every <case>.onnx in FOLDER, feeds the arrays of <case>.npz in order and writes the output to <case>.npy. The last
-line that it prints is the runtime's version.
+Feeds every <case>.onnx in FOLDER with the arrays of <case>.npz, writes the outputs to <case>.out.npz and prints the
+runtime's version.
 """
 
 import sys
@@ -13,12 +13,13 @@ import onnxruntime
 
 def run(library: str, model: Path) -> None:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.register_custom_ops_library(library)
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     with np.load(model.with_suffix(".npz")) as arrays:
-        feeds = {port.name: arrays[f"arr_{i}"] for i, port in enumerate(session.get_inputs())}
-    (output,) = session.run(None, feeds)
-    np.save(model.with_suffix(".npy"), output)
+        outputs = session.run(None, dict(arrays))
+    names = [port.name for port in session.get_outputs()]
+    np.savez(model.with_suffix(".out.npz"), **dict(zip(names, outputs, strict=True)))
 
 
 if __name__ == "__main__":

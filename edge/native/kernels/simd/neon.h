@@ -1,0 +1,138 @@
+// NEON of AArch64: a Vec is four q registers, a Reg is two. See simd.h for what each name means.
+#pragma once
+
+#include <arm_neon.h>
+
+#include "base.h"
+
+namespace sparsyedge::kernels::neon {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Convolution. Of 32 q registers, the forward pass takes 16 for sums, 6 for weights and 2 for a source vector.
+
+inline constexpr int kTilePositions = 4;
+inline constexpr int kGradStack = 2;
+inline constexpr int kBlockBytes = 18 * 1024;  // of 32 KiB
+
+struct Reg {
+  static constexpr int kWidth = 8;
+  float32x4_t lo, hi;
+
+  static SPARSYEDGE_INLINE Reg Zero() { return Set(0.0f); }
+  static SPARSYEDGE_INLINE Reg Set(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
+  static SPARSYEDGE_INLINE Reg Load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+  static SPARSYEDGE_INLINE Reg LoadOnce(const float* p) { return Load(p); }
+  SPARSYEDGE_INLINE void Store(float* p) const {
+    vst1q_f32(p, lo);
+    vst1q_f32(p + 4, hi);
+  }
+
+  friend SPARSYEDGE_INLINE Reg operator+(Reg a, Reg b) { return {vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)}; }
+
+  static SPARSYEDGE_INLINE Reg SumEach(const float* p) {
+    float32x4_t half[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) half[i] = vaddq_f32(vld1q_f32(p + 8 * i), vld1q_f32(p + 8 * i + 4));
+    return {vpaddq_f32(vpaddq_f32(half[0], half[1]), vpaddq_f32(half[2], half[3])),
+            vpaddq_f32(vpaddq_f32(half[4], half[5]), vpaddq_f32(half[6], half[7]))};
+  }
+};
+
+SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
+
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
+  float32x4_t half[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) half[i] = vaddq_f32(a[i].lo, a[i].hi);
+  vst1q_f32(p, vpaddq_f32(vpaddq_f32(half[0], half[1]), vpaddq_f32(half[2], half[3])));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One position
+
+namespace internal {
+
+SPARSYEDGE_INLINE LaneMask FourBits(uint32x4_t all_ones_or_zero) {
+  const uint32x4_t bits = {1, 2, 4, 8};
+  return vaddvq_u32(vandq_u32(all_ones_or_zero, bits));
+}
+
+SPARSYEDGE_INLINE float32x4_t KeepFour(LaneMask mask, float32x4_t a) {
+  const uint32x4_t bits = {1, 2, 4, 8};
+  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vtstq_u32(vdupq_n_u32(mask), bits)));
+}
+
+SPARSYEDGE_INLINE LaneMask FourAbove(float32x4_t a, uint32_t key) {
+  const uint32x4_t bits = vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(kMagnitudeBits));
+  return FourBits(vcgtq_u32(bits, vdupq_n_u32(key)));
+}
+
+}  // namespace internal
+
+struct Vec {
+  float32x4_t q0, q1, q2, q3;
+
+  static SPARSYEDGE_INLINE Vec Zero() { return Set(0.0f); }
+  static SPARSYEDGE_INLINE Vec Set(float value) {
+    const float32x4_t q = vdupq_n_f32(value);
+    return {q, q, q, q};
+  }
+  static SPARSYEDGE_INLINE Vec Load(const float* p) {
+    return {vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)};
+  }
+  SPARSYEDGE_INLINE void Store(float* p) const {
+    vst1q_f32(p, q0);
+    vst1q_f32(p + 4, q1);
+    vst1q_f32(p + 8, q2);
+    vst1q_f32(p + 12, q3);
+  }
+
+  friend SPARSYEDGE_INLINE Vec operator+(Vec a, Vec b) {
+    return {vaddq_f32(a.q0, b.q0), vaddq_f32(a.q1, b.q1), vaddq_f32(a.q2, b.q2), vaddq_f32(a.q3, b.q3)};
+  }
+  friend SPARSYEDGE_INLINE Vec operator-(Vec a, Vec b) {
+    return {vsubq_f32(a.q0, b.q0), vsubq_f32(a.q1, b.q1), vsubq_f32(a.q2, b.q2), vsubq_f32(a.q3, b.q3)};
+  }
+  friend SPARSYEDGE_INLINE Vec operator*(Vec a, Vec b) {
+    return {vmulq_f32(a.q0, b.q0), vmulq_f32(a.q1, b.q1), vmulq_f32(a.q2, b.q2), vmulq_f32(a.q3, b.q3)};
+  }
+};
+
+SPARSYEDGE_INLINE Vec Abs(Vec a) { return {vabsq_f32(a.q0), vabsq_f32(a.q1), vabsq_f32(a.q2), vabsq_f32(a.q3)}; }
+
+SPARSYEDGE_INLINE Vec KeepLanes(LaneMask mask, Vec a) {
+  return {internal::KeepFour(mask, a.q0), internal::KeepFour(mask >> 4, a.q1), internal::KeepFour(mask >> 8, a.q2),
+          internal::KeepFour(mask >> 12, a.q3)};
+}
+
+SPARSYEDGE_INLINE LaneMask PositiveOrNan(Vec a) {
+  using internal::FourBits;
+  const float32x4_t zero = vdupq_n_f32(0.0f);
+  return ~(FourBits(vcleq_f32(a.q0, zero)) | FourBits(vcleq_f32(a.q1, zero)) << 4 |
+           FourBits(vcleq_f32(a.q2, zero)) << 8 | FourBits(vcleq_f32(a.q3, zero)) << 12) &
+         0xffff;
+}
+
+SPARSYEDGE_INLINE LaneMask MagnitudeAbove(Vec a, uint32_t key) {
+  using internal::FourAbove;
+  return FourAbove(a.q0, key) | FourAbove(a.q1, key) << 4 | FourAbove(a.q2, key) << 8 | FourAbove(a.q3, key) << 12;
+}
+
+SPARSYEDGE_INLINE Vec ExpandLoad(LaneMask mask, const float* p) {
+  float lanes[kLanes] = {};
+  ExpandByLoop(mask, p, lanes);
+  return Vec::Load(lanes);
+}
+
+SPARSYEDGE_INLINE void Pack(LaneMask mask, Vec a, float* p) {
+  float lanes[kLanes];
+  a.Store(lanes);
+  PackByLoop(mask, lanes, p);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Double precision. Two doubles fit a q register; the compiler puts them there by itself.
+
+using DoubleVec = DoubleLoop;
+
+}  // namespace sparsyedge::kernels::neon

@@ -1,0 +1,136 @@
+// Plain loops over the lanes: what each name of simd.h means, and what runs where there is no other instruction set.
+#pragma once
+
+#include "base.h"
+
+namespace sparsyedge::kernels::scalar {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Convolution. conv_scalar.inc works on one position at a time and needs no Reg; tests/native/simd_check.cc holds the
+// other headers against this one.
+
+inline constexpr int kTilePositions = 1;
+inline constexpr int kGradStack = 1;
+inline constexpr int kBlockBytes = 22 * 1024;
+
+struct Reg {
+  static constexpr int kWidth = kLanes;
+  float v[kWidth];
+
+  static SPARSYEDGE_INLINE Reg Zero() { return Set(0.0f); }
+  static SPARSYEDGE_INLINE Reg Set(float value) {
+    Reg r;
+    for (float& lane : r.v) lane = value;
+    return r;
+  }
+  static SPARSYEDGE_INLINE Reg Load(const float* p) {
+    Reg r;
+    for (int i = 0; i < kWidth; ++i) r.v[i] = p[i];
+    return r;
+  }
+  static SPARSYEDGE_INLINE Reg LoadOnce(const float* p) { return Load(p); }
+  SPARSYEDGE_INLINE void Store(float* p) const {
+    for (int i = 0; i < kWidth; ++i) p[i] = v[i];
+  }
+
+  friend SPARSYEDGE_INLINE Reg operator+(Reg a, Reg b) {
+    for (int i = 0; i < kWidth; ++i) a.v[i] += b.v[i];
+    return a;
+  }
+
+  static SPARSYEDGE_INLINE Reg SumEach(const float* p) {
+    Reg r = Zero();
+    for (int i = 0; i < kWidth * kWidth; ++i) r.v[i / kWidth] += p[i];
+    return r;
+  }
+};
+
+SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) {
+  for (int i = 0; i < Reg::kWidth; ++i) c.v[i] += a.v[i] * b.v[i];
+  return c;
+}
+
+SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
+  for (int i = 0; i < 4; ++i) {
+    p[i] = 0.0f;
+    for (const float lane : a[i].v) p[i] += lane;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One position
+
+struct Vec {
+  float v[kLanes];
+
+  static SPARSYEDGE_INLINE Vec Zero() { return Set(0.0f); }
+  static SPARSYEDGE_INLINE Vec Set(float value) {
+    Vec r;
+    for (float& lane : r.v) lane = value;
+    return r;
+  }
+  static SPARSYEDGE_INLINE Vec Load(const float* p) {
+    Vec r;
+    for (int i = 0; i < kLanes; ++i) r.v[i] = p[i];
+    return r;
+  }
+  SPARSYEDGE_INLINE void Store(float* p) const {
+    for (int i = 0; i < kLanes; ++i) p[i] = v[i];
+  }
+
+  friend SPARSYEDGE_INLINE Vec operator+(Vec a, Vec b) {
+    for (int i = 0; i < kLanes; ++i) a.v[i] += b.v[i];
+    return a;
+  }
+  friend SPARSYEDGE_INLINE Vec operator-(Vec a, Vec b) {
+    for (int i = 0; i < kLanes; ++i) a.v[i] -= b.v[i];
+    return a;
+  }
+  friend SPARSYEDGE_INLINE Vec operator*(Vec a, Vec b) {
+    for (int i = 0; i < kLanes; ++i) a.v[i] *= b.v[i];
+    return a;
+  }
+};
+
+SPARSYEDGE_INLINE Vec Abs(Vec a) {
+  for (float& lane : a.v) lane = __builtin_fabsf(lane);
+  return a;
+}
+
+SPARSYEDGE_INLINE Vec KeepLanes(LaneMask mask, Vec a) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] = mask >> i & 1 ? a.v[i] : 0.0f;
+  return a;
+}
+
+SPARSYEDGE_INLINE LaneMask PositiveOrNan(Vec a) {
+  LaneMask mask = 0;
+  for (int i = 0; i < kLanes; ++i) mask |= static_cast<LaneMask>(!(a.v[i] <= 0.0f)) << i;
+  return mask;
+}
+
+SPARSYEDGE_INLINE LaneMask MagnitudeAbove(Vec a, uint32_t key) {
+  uint32_t bits[kLanes];
+  __builtin_memcpy(bits, a.v, sizeof(bits));
+  LaneMask mask = 0;
+  for (int i = 0; i < kLanes; ++i) mask |= static_cast<LaneMask>((bits[i] & kMagnitudeBits) > key) << i;
+  return mask;
+}
+
+SPARSYEDGE_INLINE Vec ExpandLoad(LaneMask mask, const float* p) {
+  float lanes[kLanes] = {};
+  ExpandByLoop(mask, p, lanes);
+  return Vec::Load(lanes);
+}
+
+SPARSYEDGE_INLINE void Pack(LaneMask mask, Vec a, float* p) {
+  float lanes[kLanes];
+  a.Store(lanes);
+  PackByLoop(mask, lanes, p);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Double precision
+
+using DoubleVec = DoubleLoop;
+
+}  // namespace sparsyedge::kernels::scalar
