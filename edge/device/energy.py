@@ -44,10 +44,8 @@ an estimate, nothing."""
 Phase = Literal["download", "train", "prune", "encode", "upload"]
 
 _GROUP = "sparsyedge.meters"
-# "auto" takes the most trustworthy kind that the device has, and never a model: that must be asked for by name. Within
-# a kind RAPL goes first: it measures the processor that trains, while a hwmon sensor may sit on any rail.
+# "auto" takes the most trustworthy kind that the device has, and never a model: that must be asked for by name.
 _KIND_ORDER: tuple[Kind, ...] = ("measured-board", "measured-rails", "battery")
-_NAME_ORDER = ("rapl", "pmic", "hwmon")
 
 LOST_SHARE = 0.1
 """A phase during which the sensor was silent for more than this share of the time has no joules."""
@@ -60,6 +58,8 @@ class EnergyMeter(Protocol):
 
     name: str
     kind: Kind
+    priority: int
+    """Which meter "auto" takes if several of one kind find a sensor: the highest, then the first by name."""
 
     @property
     def sample_hz(self) -> float:
@@ -88,6 +88,7 @@ class NullMeter:
 
     name: str = "none"
     kind: Kind = "none"
+    priority: int = 0
     sample_hz: float = 0.0
     lost_s: float = 0.0
 
@@ -257,8 +258,9 @@ def _candidates(entries: dict[str, metadata.EntryPoint]) -> Iterator[type[Energy
 
 
 def _preference(meter: EnergyMeter) -> tuple[int, int, str]:
-    order = _NAME_ORDER.index(meter.name) if meter.name in _NAME_ORDER else len(_NAME_ORDER)
-    return _KIND_ORDER.index(meter.kind), order, meter.name
+    priority = getattr(meter, "priority", 0)
+    # A meter of another package may have no priority, or nonsense.
+    return _KIND_ORDER.index(meter.kind), -priority if isinstance(priority, int) else 0, meter.name
 
 
 def _probe_quietly(meter_class: type[EnergyMeter], root: Path) -> EnergyMeter | None:

@@ -24,6 +24,7 @@ class CpuModelMeter:
 
     name: str = "cpu-model"
     kind: Kind = "modelled"
+    priority: int = 0
     sample_hz: float = 0.0
     lost_s: float = 0.0
 

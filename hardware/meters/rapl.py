@@ -48,6 +48,7 @@ class RaplMeter:
 
     name: str = "rapl"
     kind: Kind = "measured-rails"
+    priority: int = 30  # it measures the processor that trains; a hwmon sensor may sit on any rail
     sample_hz: float = 0.0
 
     def __init__(self, packages: list[_Package]) -> None:

@@ -28,6 +28,7 @@ class PowerSampler:
 
     name: str
     kind: Kind
+    priority: int = 0
 
     def __init__(
         self, read_watts: Callable[[], float], *, period_s: float, clock: Callable[[], float] = time.monotonic
