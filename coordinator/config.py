@@ -7,8 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizerConfig
-from sparsyedge.coordinator.aggregation_config import AggregationConfig, check_aggregation
+from sparsyedge.coordinator.aggregation_config import AggregationConfig, ServerOptimizerConfig, check_aggregation
 from sparsyedge.coordinator.rounds.cohort import Policy
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
@@ -16,7 +15,7 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.edge.protocol.messages import MAX_EPOCHS
 from sparsyedge.edge.training.session import Runtime
-from sparsyedge.edge.wire.frame import DEFAULT_CODEC, Codec
+from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, Codec
 
 __all__ = [
     "ExportConfig",

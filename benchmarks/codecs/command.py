@@ -14,7 +14,7 @@ import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 from rich import box
@@ -32,11 +32,10 @@ from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig
 from sparsyedge.edge.storage import write_atomically
-from sparsyedge.edge.wire.frame import DEFAULT_CODEC, LOSSLESS, Codec
+from sparsyedge.edge.wire.codecs import CODECS, DEFAULT_CODEC, LOSSLESS, Codec
 
 __all__ = ["Result", "Settings", "default_codec", "main", "make_parser", "verdict"]
 
-CODECS: tuple[Codec, ...] = get_args(Codec)
 METHOD = "sparsyfed"
 ALLOWED_POINTS = 0.5
 WITHIN = f"within {ALLOWED_POINTS} points"

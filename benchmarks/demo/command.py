@@ -21,7 +21,7 @@ from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.coordinator.service import prepare
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig, PartitionConfig
-from sparsyedge.edge.data import DATASETS, FORMS
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.export.command import export_model, make_method
 from sparsyedge.export.models import ModelSpec
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 def _run(arguments: argparse.Namespace, run_dir: Path, console: Console, observer: Observer) -> RunSummary:
     """Export, start everything, and see the run through; nothing that was started is left behind."""
-    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS[arguments.dataset])
+    spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS[arguments.dataset].form)
     method = make_method("sparsyfed", sparsity=SPARSITY, beta=BETA)
     console.print(f"exporting ResNet-18 width {spec.width} and comparing it with torch ...")
     artifacts, parity = export_model(spec, method, run_dir / "artifacts", seed=arguments.seed)

@@ -45,8 +45,8 @@ from sparsyedge.edge.training.local_update import finish_update, needs_start, st
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.trainer import JobCancelled, LocalJob, Trained, train
+from sparsyedge.edge.wire.codecs import LOSSLESS
 from sparsyedge.edge.wire.error_feedback import Coded, encode_with_feedback, unpack_residual
-from sparsyedge.edge.wire.frame import LOSSLESS
 
 __all__ = ["Action", "Agent", "decide", "describe"]
 

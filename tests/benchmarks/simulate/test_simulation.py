@@ -23,7 +23,7 @@ from sparsyedge.benchmarks.simulate.command import main
 from sparsyedge.benchmarks.simulate.hub import HeldClock
 from sparsyedge.benchmarks.simulate.pipe import matches
 from sparsyedge.benchmarks.simulate.shares import device_names
-from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizerConfig
+from sparsyedge.coordinator.aggregation_config import ServerOptimizerConfig
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
 from sparsyedge.coordinator.model.initial_model import read_given_model
 from sparsyedge.coordinator.record.observer import SilentObserver
