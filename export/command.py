@@ -11,8 +11,9 @@ from typing import Any, get_args
 
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.data import DATASETS
+from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.artifacts import Artifacts, Parameter, SampleType
+from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.methods import METHODS, Method, make_method
 from sparsyedge.export.agreement import Parity, verify
 from sparsyedge.export.build import build_artifacts

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsyedge.edge.data import DATASETS, Form, form_of, load
-from sparsyedge.edge.data.form import describe
+from sparsyedge.edge.data.form import SampleType, describe
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.artifacts import SampleType
 
 __all__ = ["understand"]
 

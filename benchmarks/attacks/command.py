@@ -17,13 +17,13 @@ from typing import Any, get_args
 import msgspec
 from rich.console import Console
 
-from sparsyedge.benchmarks.attacks.members import ATTACKS
 from sparsyedge.benchmarks.attacks.result import NO_ATTACK, UNGUARDED, Result, Settings
 from sparsyedge.benchmarks.attacks.tables import print_table, summary_of
 from sparsyedge.benchmarks.common.machine import machine
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
-from sparsyedge.benchmarks.demo.command import ALPHA, PRESETS
+from sparsyedge.benchmarks.common.presets import ALPHA, PRESETS
 from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.benchmarks.simulate.hostile_members import ATTACKS
 from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
+from sparsyedge.benchmarks.common.presets import ALPHA, PRESETS
 from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.common.run_summary import as_json, print_summary
 from sparsyedge.benchmarks.demo.broker import LocalBroker
@@ -30,24 +30,6 @@ __all__ = ["main", "make_parser"]
 
 SPARSITY = 0.95
 BETA = 1.25
-ALPHA = 1.0
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Rounds, local epochs and learning rates that train the data set's model well in a short run."""
-
-    rounds: int
-    epochs: int
-    learning_rate: float
-    last_learning_rate: float
-
-
-PRESETS = {
-    "digits": Preset(rounds=8, epochs=2, learning_rate=0.2, last_learning_rate=0.02),
-    "cifar10": Preset(rounds=20, epochs=1, learning_rate=0.5, last_learning_rate=0.01),
-    "cifar100": Preset(rounds=20, epochs=1, learning_rate=0.5, last_learning_rate=0.01),
-}
 
 
 def main(argv: list[str]) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.common.paired import CONFIDENCE, Interval, paired_difference
-from sparsyedge.benchmarks.demo.command import ALPHA, PRESETS
+from sparsyedge.benchmarks.common.presets import ALPHA, PRESETS
 from sparsyedge.benchmarks.simulate.hub import Drop
 from sparsyedge.benchmarks.simulate.simulation import simulate
 from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig

@@ -58,7 +58,7 @@ def simulate(
     again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
     takes the devices' steps. With `longer`, a run that is there may go on for another number of rounds than it was
     begun with; without, it is refused, since its figures would not be those of either number. `hostile` says which
-    devices attack the run, and how (benchmarks/attacks/members.py).
+    devices attack the run, and how (benchmarks/simulate/hostile_members.py).
     """
     simulation = config.simulation
     if simulation is None:
@@ -74,7 +74,7 @@ def simulate(
     dataset = _load_data(config, simulation)
     keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
     artifacts = ensure_artifacts(config, dataset)
-    train = fit_to_model(dataset.train, dataset.names, artifacts.manifest, owner=f"data set {dataset.name}")
+    train = fit_to_model(dataset.train, dataset.names, artifacts.manifest.form, owner=f"data set {dataset.name}")
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)

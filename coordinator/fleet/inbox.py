@@ -8,8 +8,8 @@ from typing import get_args
 import msgspec
 
 from sparsyedge.edge.config import Identifier
-from sparsyedge.edge.device.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.phase_costs import Phase, PhaseCost
 from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode
 from sparsyedge.edge.protocol.mqtt import Received
 from sparsyedge.edge.text import one_line

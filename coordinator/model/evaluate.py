@@ -86,4 +86,4 @@ def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:
             f"data set {dataset.name} has {dataset.classes} classes, the artifacts were exported for "
             f"{manifest.classes}; name the data set of the export"
         )
-    return fit_to_model(dataset.test, dataset.names, manifest, owner=f"data set {dataset.name}")
+    return fit_to_model(dataset.test, dataset.names, manifest.form, owner=f"data set {dataset.name}")

@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sparsyedge.coordinator.record.records import Progress
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Conduct
 from sparsyedge.coordinator.rounds.deadlines import OFFLINE_GRACE_S, remember, unanswered_s
@@ -74,6 +73,7 @@ from sparsyedge.coordinator.rounds.membership import (
     without,
 )
 from sparsyedge.coordinator.rounds.offers import describe, reason_to_refuse
+from sparsyedge.coordinator.rounds.progress import Progress
 from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting
 
 __all__ = ["advance", "begin", "restore"]

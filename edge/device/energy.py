@@ -14,18 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, Self, cast
-
-import msgspec
+from typing import Protocol, Self, cast
 
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.phase_costs import Kind, Phase, PhaseCost
 
 __all__ = [
     "EnergyMeter",
-    "Kind",
     "NullMeter",
-    "Phase",
-    "PhaseCost",
     "PhaseRecorder",
     "above_idle",
     "joules_text",
@@ -38,19 +34,12 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["measured-board", "measured-rails", "battery", "modelled", "none"]
-"""How far to trust joules: the whole board's input, some of its rails (a processor's is one), the battery's own gauge,
-an estimate, nothing."""
-Phase = Literal["download", "train", "prune", "encode", "upload"]
-
 _GROUP = "sparsyedge.meters"
 # "auto" takes the most trustworthy kind that the device has, and never a model: that must be asked for by name.
 _KIND_ORDER: tuple[Kind, ...] = ("measured-board", "measured-rails", "battery")
 
 LOST_SHARE = 0.1
 """A phase during which the sensor was silent for more than this share of the time has no joules."""
-
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class EnergyMeter(Protocol):
@@ -106,13 +95,6 @@ class NullMeter:
     def read_joules(self) -> float:
         """Always 0."""
         return 0.0
-
-
-class PhaseCost(msgspec.Struct, frozen=True):
-    """Wall seconds and joules of one phase; joules are None where nothing measures or models them."""
-
-    seconds: NonNegative
-    joules: NonNegative | None
 
 
 class PhaseRecorder:

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from sparsyedge.edge.data.dataset import MAX_CLASS_NAME
+from sparsyedge.edge.data.form import Form, SampleType
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
@@ -18,7 +20,6 @@ __all__ = [
     "DEFAULT_MAX_EPOCHS",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
-    "MAX_NAME",
     "PLAIN_ROLES",
     "STOCK_ROLES",
     "TRAINING_ROLES",
@@ -31,7 +32,6 @@ __all__ = [
     "Method",
     "OpLibrary",
     "Parameter",
-    "SampleType",
     "decode_manifest",
     "encode_manifest",
 ]
@@ -53,11 +53,7 @@ FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,6
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 MAX_FILE_BYTES = 1 << 30
 DEFAULT_MAX_EPOCHS = 1000
-SampleType = Literal["uint8", "int16", "float32"]
-"""How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
-MAX_NAME = 200
-"""Characters of a class's name."""
-ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CLASS_NAME)]
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,6 +129,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor of the state, by name."""
         return {parameter.name: parameter.shape for parameter in self.parameters}
+
+    @property
+    def form(self) -> Form:
+        """The form of the data that the model takes."""
+        return Form(self.input_shape, self.classes, self.class_names, self.sample_type)
 
     @property
     def prunable(self) -> tuple[str, ...]:

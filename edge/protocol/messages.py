@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from sparsyedge.edge.config import Identifier
-from sparsyedge.edge.device.energy import Kind, PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.phase_costs import Kind, PhaseCost
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.wire.codecs import LOSSLESS, Codec
 

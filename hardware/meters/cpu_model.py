@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 
 __all__ = ["CpuModelMeter"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 from sparsyedge.hardware.meters.sampler import PowerSampler
 
 __all__ = ["Channel", "HwmonMeter", "find_channels"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 
 __all__ = ["RaplMeter"]
 

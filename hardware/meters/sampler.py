@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 
 __all__ = ["NoReading", "PowerSampler"]
 

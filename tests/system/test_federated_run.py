@@ -24,8 +24,8 @@ from PIL import Image
 
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.data import load
-from sparsyedge.edge.device.energy import Kind
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.phase_costs import Kind
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.command import make_method
 from sparsyedge.export.models import ModelSpec

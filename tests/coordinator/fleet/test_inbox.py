@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsyedge.coordinator.fleet.inbox import Chunk, Garbage, Kept, OfferMade, Reported, StatusChanged, read
-from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, decode, encode
 from sparsyedge.edge.protocol.mqtt import Received
 

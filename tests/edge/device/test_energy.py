@@ -15,9 +15,7 @@ import pytest
 
 from sparsyedge.edge.device.energy import (
     EnergyMeter,
-    Kind,
     NullMeter,
-    PhaseCost,
     PhaseRecorder,
     above_idle,
     joules_text,
@@ -27,6 +25,7 @@ from sparsyedge.edge.device.energy import (
     peak_rss_mb,
 )
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.phase_costs import Kind, PhaseCost
 
 
 class FakeMeter(NullMeter):

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import (
     Accepted,
     Blob,
