@@ -25,7 +25,8 @@ from sparsyedge.benchmarks.common.machine import machine
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
 from sparsyedge.benchmarks.common.paired import Interval, paired_difference
 from sparsyedge.benchmarks.simulate import simulate
-from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
+from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.data import DATASETS
@@ -118,9 +119,9 @@ def _result(settings: Settings, codec: Codec, seed: int, arguments: argparse.Nam
     return result
 
 
-def _run_config(settings: Settings, codec: Codec, seed: int, arguments: argparse.Namespace) -> RunConfig:
+def _run_config(settings: Settings, codec: Codec, seed: int, arguments: argparse.Namespace) -> SimulatedRunConfig:
     work = arguments.out / "work"
-    return RunConfig(
+    return SimulatedRunConfig(
         name=f"codecs-{codec}-{seed}",
         artifacts=str(work / f"artifacts-{seed}"),
         run_dir=str(work / f"{codec}-{seed}"),
