@@ -154,7 +154,7 @@ DIES_IN_ROUND_2 = """
 import os, pathlib, signal, sys
 import msgspec
 from sparsyedge.benchmarks.simulate import simulate
-from sparsyedge.coordinator.config import SimulatedRunConfig
+from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig
 from sparsyedge.coordinator.record.observer import SilentObserver
 from sparsyedge.coordinator.record.records import RoundRecord
 
