@@ -5,32 +5,40 @@ from __future__ import annotations
 import argparse
 
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.commands.command_table import listing, nearest, run_command
+from sparsyedge.edge.commands.command_table import Command, listing, nearest
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["SUBCOMMANDS", "main", "make_parser"]
 
 SUBCOMMANDS = {
-    "codecs": (
+    "codecs": Command(
         "sparsyedge.benchmarks.codecs.command:main",
         "accuracy that each codec costs, on federated runs",
     ),
-    "step": ("sparsyedge.benchmarks.step.command:main", "time and memory of one training step, against peers"),
-    "paper": ("sparsyedge.benchmarks.paper.command:main", "the tables and figures of the paper, run on this machine"),
-    "device": ("sparsyedge.benchmarks.device.command:main", "what training costs this board, dense against sparse"),
-    "compare": ("sparsyedge.benchmarks.device.compare_command:main", "results of `bench device` beside each other"),
-    "runtime": (
+    "step": Command("sparsyedge.benchmarks.step.command:main", "time and memory of one training step, against peers"),
+    "paper": Command(
+        "sparsyedge.benchmarks.paper.command:main", "the tables and figures of the paper, run on this machine"
+    ),
+    "device": Command(
+        "sparsyedge.benchmarks.device.command:main", "what training costs this board, dense against sparse"
+    ),
+    "compare": Command(
+        "sparsyedge.benchmarks.device.compare_command:main", "results of `bench device` beside each other"
+    ),
+    "runtime": Command(
         "sparsyedge.benchmarks.runtime.command:main",
         "a step in any onnxruntime against the training API",
     ),
-    "footprint": (
+    "footprint": Command(
         "sparsyedge.benchmarks.footprint.command:main",
         "disk and memory that a device's install takes",
     ),
-    "dropout": ("sparsyedge.benchmarks.dropout.command:main", "accuracy when devices are lost in every round"),
-    "attacks": ("sparsyedge.benchmarks.attacks.command:main", "accuracy under hostile members, by aggregation rule"),
-    "rounds": ("sparsyedge.benchmarks.rounds.command:main", "one round of many devices: speed, memory, losses"),
-    "wire": (
+    "dropout": Command("sparsyedge.benchmarks.dropout.command:main", "accuracy when devices are lost in every round"),
+    "attacks": Command(
+        "sparsyedge.benchmarks.attacks.command:main", "accuracy under hostile members, by aggregation rule"
+    ),
+    "rounds": Command("sparsyedge.benchmarks.rounds.command:main", "one round of many devices: speed, memory, losses"),
+    "wire": Command(
         "sparsyedge.benchmarks.wire.command:main",
         "bytes, ratio, speed and error of the frame's codecs, against peers",
     ),
@@ -42,7 +50,7 @@ def main(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         if argv[0] not in SUBCOMMANDS:
             raise ConfigError(f"no benchmark `{argv[0]}`; {nearest(argv[0], SUBCOMMANDS)}")
-        return run_command(SUBCOMMANDS, argv[0], argv[1:])
+        return SUBCOMMANDS[argv[0]].run(argv[1:])
     parser = make_parser()
     parser.parse_args(argv)
     parser.print_help()

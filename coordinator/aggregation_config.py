@@ -1,4 +1,4 @@
-"""[aggregation] of RUN.toml: what the updates of a round become, and how far one of them may pull at the model."""
+"""[aggregation] and [server_optimizer] of RUN.toml: from the updates of a round to one mean, then to the next model."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import msgspec
 from sparsyedge.edge.config import Identifier, Section
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["DEFAULT_RULE", "AggregationConfig", "RuleName", "check_aggregation", "least_for_krum"]
+__all__ = [
+    "DEFAULT_RULE",
+    "AggregationConfig",
+    "OptimizerName",
+    "RuleName",
+    "ServerOptimizerConfig",
+    "check_aggregation",
+    "least_for_krum",
+]
 
 RuleName = Literal["mean", "clipped", "trimmed", "median", "krum", "aligned"]
+OptimizerName = Literal["fedavg", "fedavgm", "fedadam"]
 DEFAULT_RULE: RuleName = "aligned"
 """Chosen by `sparsyedge bench attacks`; docs/explanation/security.md has the table."""
-
-
-def _is_identifier(name: str) -> bool:
-    """Whether a device may be called so."""
-    try:
-        msgspec.convert(name, Identifier)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 class AggregationConfig(Section, frozen=True, kw_only=True):
@@ -40,6 +40,21 @@ class AggregationConfig(Section, frozen=True, kw_only=True):
     """Of rule `trimmed`: the share of the devices whose values are left out at either end."""
     byzantine: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Of rule `krum`: how many devices may be hostile; a fifth of those that sent an update where it is left out."""
+
+
+class ServerOptimizerConfig(Section, frozen=True, kw_only=True):
+    """From the mean of a round's updates to the next model."""
+
+    name: OptimizerName = "fedavg"
+    """Plain averaging, with momentum, or Adam."""
+    learning_rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """How far the coordinator steps; 1 for fedavg and fedavgm, 0.01 for fedadam, where it is left out."""
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
+    """How much of the step before fedavgm and fedadam keep."""
+    second_momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.99
+    """How much of its mean of squares fedadam keeps."""
+    tau: Annotated[float, msgspec.Meta(gt=0)] = 1e-3
+    """What fedadam adds to the root of that mean: small changes stay small."""
 
 
 def least_for_krum(byzantine: int) -> int:
@@ -60,3 +75,12 @@ def check_aggregation(config: AggregationConfig, *, cohort_size: int) -> None:
             f"key `aggregation.byzantine` has value {config.byzantine}: Krum needs {least_for_krum(config.byzantine)} "
             f"updates for that, and `cohort_size` is {cohort_size}; allowed are 0 to {max(0, (cohort_size - 3) // 2)}"
         )
+
+
+def _is_identifier(name: str) -> bool:
+    """Whether a device may be called so."""
+    try:
+        msgspec.convert(name, Identifier)
+    except msgspec.ValidationError:
+        return False
+    return True

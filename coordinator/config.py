@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
-from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizerConfig
-from sparsyedge.coordinator.aggregation_config import AggregationConfig, check_aggregation
+from sparsyedge.coordinator.aggregation_config import AggregationConfig, ServerOptimizerConfig, check_aggregation
 from sparsyedge.coordinator.rounds.cohort import Policy
+from sparsyedge.coordinator.run_tables import file_config
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.edge.protocol.messages import MAX_EPOCHS
-from sparsyedge.edge.training.session import Runtime
-from sparsyedge.edge.wire.frame import DEFAULT_CODEC, Codec
+from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, Codec
 
 __all__ = [
-    "ExportConfig",
     "LearningRateConfig",
+    "Positive",
     "RunConfig",
-    "SimulationConfig",
+    "Seed",
     "check_run_config",
     "load_run_config",
+    "load_run_config_as",
 ]
 
 RUN_FILE_VERSION = 1
@@ -43,37 +44,6 @@ class LearningRateConfig(Section, frozen=True, kw_only=True):
     """The rate before the first round, which is already a little below."""
     end: Rate = 0.01
     """The rate of the last round; at most `start`."""
-
-
-class ExportConfig(Section, frozen=True, kw_only=True):
-    """The artifacts that a simulation makes where there are none yet, for the method of the run."""
-
-    model: str | None = None
-    """A model of `sparsyedge export`; the one that suits the data set where it is left out."""
-    width: Positive = 64
-    """How many channels the first stage has."""
-    seed: Seed = 0
-    """Decides the initial weights."""
-
-
-class SimulationConfig(Section, frozen=True, kw_only=True):
-    """The devices that `sparsyedge simulate` makes up: the training part of the data set, dealt out to them."""
-
-    devices: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-    """How many devices there are."""
-    alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    """Small gives every device few classes, large gives all the same mix."""
-    partition_seed: Seed = 1337
-    """Decides who gets which samples."""
-    meter: str = "auto"
-    """What measures energy, as in device.toml."""
-    runtime: Runtime | None = None
-    """What devices train by: onnxruntime-training's API, or as any onnxruntime can; what is installed if left out."""
-    norm_guard: bool = False
-    """Whether updates are weighed, bounded and combined as those of real devices are by default, where the run has no
-    [aggregation]; what diverges is then not seen."""
-    export: ExportConfig | None = None
-    """How to make the artifacts where there are none yet."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
@@ -118,22 +88,19 @@ class RunConfig(Section, frozen=True, kw_only=True):
     selection: Policy = "uniform"
     """Who of the devices that are online takes part: `uniform` draws lots, `round-robin` takes turns."""
     aggregation: AggregationConfig | None = None
-    """How updates are combined; a rule that hostile members cannot outvote where it is left out, and in simulations the
-    plain mean of everything."""
+    """How updates are combined; if left out, by a rule that hostile members cannot outvote."""
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     """What the coordinator makes of the mean of a round's updates."""
     seed: Seed = 1337
     """Decides cohorts and the order of batches."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
-    """How many threads evaluate; the devices that `simulate` makes up train with as many, each."""
+    """How many threads evaluate."""
     eval_every: Positive = 1
     """Evaluate after every so many rounds; the last round is always evaluated."""
     broker: BrokerConfig = BrokerConfig()
     """Where the fleet meets, where it is not a secured one."""
     authority: PathKey | None = None
     """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
-    simulation: SimulationConfig | None = None
-    """Read by `sparsyedge simulate` alone: a run with real devices does not need it."""
     method: MethodConfig | None = None
     """What the artifacts must have been exported for; whatever they were exported for where it is left out."""
 
@@ -149,9 +116,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     @property
     def bounded_aggregation(self) -> AggregationConfig | None:
-        """How updates are combined; None where all that devices send is believed and averaged."""
-        trusting = self.simulation is not None and not self.simulation.norm_guard
-        return self.aggregation or (None if trusting else AggregationConfig())
+        """How updates are combined. A config that extends this one may say None: believe and average everything."""
+        return self.aggregation or AggregationConfig()
 
     @property
     def artifacts_path(self) -> Path:
@@ -170,9 +136,21 @@ class RunConfig(Section, frozen=True, kw_only=True):
         return None if self.data_dir is None else Path(self.data_dir).expanduser()
 
 
+Config = TypeVar("Config", bound=RunConfig)
+
+
 def load_run_config(path: Path) -> RunConfig:
-    """Read RUN.toml; raises ConfigError that names the key, its value and what is allowed."""
-    config = load_config(path, RunConfig)
+    """Read RUN.toml; raises ConfigError that names the key, its value and what is allowed.
+
+    Other commands may have tables of their own in the file (run_tables.py); they are checked and left out.
+    """
+    return load_run_config_as(RunConfig, path)
+
+
+def load_run_config_as(kind: type[Config], path: Path) -> Config:
+    """The same for a config that extends RunConfig."""
+    found = load_config(path, partial(file_config, kind))
+    config = kind(**{key: getattr(found, key) for key in kind.__struct_fields__})
     try:
         check_run_config(config)
     except ConfigError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -55,14 +56,9 @@ def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> 
 
     With `longer`, it may have another number of rounds, and other learning rates for those that are left.
     """
-    try:
-        before = msgspec.json.decode(store.config(), type=RunConfig)
-    except msgspec.DecodeError as error:
-        raise RunError(
-            f"the config of the run in {config.run_path} cannot be read ({error}); use the sparsyedge that made the run"
-        ) from error
+    before = _config_before(config, store)
     may_change = MAY_CHANGE | (WITH_ROUNDS if longer and config.rounds != before.rounds else frozenset())
-    for key in RunConfig.__struct_fields__:
+    for key in config.__struct_fields__:
         old, new = getattr(before, key), getattr(config, key)
         if key not in may_change and old != new and not (key == "dataset" and _moved(old, new)):
             also = "change `rounds` as well, " if longer and key in WITH_ROUNDS else ""
@@ -71,6 +67,24 @@ def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> 
                 f"{_show(new)}; put the old value back, {also}or choose another `run_dir`"
             )
     return before
+
+
+def _config_before(config: RunConfig, store: Store) -> RunConfig:
+    """The config that the run was begun with, as one of the same kind."""
+    try:
+        content = msgspec.json.decode(store.config(), type=dict[str, Any])
+        for key in set(content) - set(config.__struct_fields__):
+            # A key of another command; null says as much as no key at all.
+            if content.pop(key) is not None:
+                raise RunError(
+                    f"the run in {config.run_path} was begun with `{key}`, by another command; go on with that "
+                    "command, or choose another `run_dir`"
+                )
+        return msgspec.convert(content, type(config))
+    except msgspec.DecodeError as error:
+        raise RunError(
+            f"the config of the run in {config.run_path} cannot be read ({error}); use the sparsyedge that made the run"
+        ) from error
 
 
 def finished_text(config: RunConfig) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.fleet.broker_access import (
@@ -25,7 +23,7 @@ from sparsyedge.coordinator.fleet.leader import Leader
 from sparsyedge.coordinator.fleet.lease import FleetLease
 from sparsyedge.coordinator.fleet.lock import RunLock
 from sparsyedge.coordinator.fleet.run_key import check_run_key, open_run_key
-from sparsyedge.coordinator.model.evaluate import Evaluator, evaluation_samples, global_sparsity
+from sparsyedge.coordinator.model.evaluate import Evaluator, Extend, evaluation_samples, global_sparsity
 from sparsyedge.coordinator.model.global_model import Evaluate, GlobalModel
 from sparsyedge.coordinator.model.initial_model import is_begun, keep_beginning, kept_initial_model, read_given_model
 from sparsyedge.coordinator.record.observer import Observer
@@ -58,12 +56,13 @@ def prepare(
     *,
     connect: Callable[[], Channel] | None = None,
     clock: Callable[[], float] = time.monotonic,
-    label_mixes: NDArray[np.float64] | None = None,
+    extend_evaluation: Extend | None = None,
+    takes_turns: bool = False,
 ) -> Coordinator:
     """A coordinator for the run, with artifacts and data read and checked; nothing is written or sent yet.
 
-    The rest is for simulations: another way to the devices than the broker, another time than ours, and what part of
-    each device's samples belongs to each class.
+    A caller may bring its own channel to the devices, its own clock, and a function that adds to every evaluation.
+    With `takes_turns`, devices work one after the other, and the pace of one says nothing about another.
     """
     check_run_config(config)
     artifacts = Artifacts.load(config.artifacts_path)
@@ -83,10 +82,11 @@ def prepare(
         artifacts,
         initial=initial,
         origin=origin,
-        evaluate=Evaluator(EvalSession(artifacts, threads=config.threads), samples, label_mixes),
+        evaluate=Evaluator(EvalSession(artifacts, threads=config.threads), samples, extend_evaluation),
         observer=observer,
         connect=connect,
         clock=clock,
+        takes_turns=takes_turns,
     )
 
 
@@ -117,6 +117,7 @@ class Coordinator:
         origin: str = "",
         connect: Callable[[], Channel] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        takes_turns: bool = False,
     ) -> None:
         """A new run begins from `initial`, which is the checkpoint's state or comes from `origin`."""
         self._config = config
@@ -127,6 +128,7 @@ class Coordinator:
         self._observer = observer
         self._connect = connect
         self._clock = clock
+        self._takes_turns = takes_turns
         self._interrupted = threading.Event()
         self._is_new = False
 
@@ -162,7 +164,7 @@ class Coordinator:
         return make_link(self._config, identity, will)
 
     def _lease(self) -> AbstractContextManager[Callable[[], None]]:
-        """Holds the fleet while the block lasts, and gives what raises where it was lost; a simulation has its own."""
+        """Holds the fleet and yields a check that raises if the lease is lost; a caller's own channel has no rivals."""
         if self._connect is not None:
             return nullcontext(lambda: None)
         config = self._config
@@ -247,6 +249,7 @@ class Coordinator:
             check=check,
             clock=self._clock,
             run_key=open_run_key(self._config, is_new=self._is_new),
+            takes_turns=self._takes_turns,
         )
         outcome = leader.lead()
         # A run that was stopped before its first round closed has nothing that its user has not got already.

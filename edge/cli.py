@@ -1,6 +1,6 @@
-"""The command `sparsyedge`: a table of subcommands, each imported when it is used.
+"""The command `sparsyedge`: finds a subcommand, runs it, and turns every fault that we can name into one sentence.
 
-A device has neither torch nor the coordinator's libraries, so nothing of them may be imported to run `sparsyedge edge`.
+A subcommand is imported when it runs: a device has neither torch nor the coordinator's libraries.
 """
 
 from __future__ import annotations
@@ -15,53 +15,19 @@ from types import FrameType
 
 from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import version_line
-from sparsyedge.edge.commands.command_table import listing, nearest, run_command
+from sparsyedge.edge.commands.command_table import listing
+from sparsyedge.edge.commands.installed_commands import find_command, installed_commands
 from sparsyedge.edge.errors import SparsyedgeError
 from sparsyedge.edge.installation import install_command
 from sparsyedge.edge.supported import check_platform
 
-__all__ = ["COMMANDS", "main"]
-
-COMMANDS = {
-    "demo": ("sparsyedge.benchmarks.demo.command:main", "a whole federated run on this machine, in one command"),
-    "export": ("sparsyedge.export.command:main", "make the artifacts that devices train: graphs, checkpoint, manifest"),
-    "coordinator": (
-        "sparsyedge.coordinator.commands.coordinator_command:main",
-        "lead a fleet through the rounds of a run",
-    ),
-    "simulate": ("sparsyedge.benchmarks.simulate.command:main", "a run of many simulated devices on this machine"),
-    "bench": (
-        "sparsyedge.benchmarks.bench_command:main",
-        "measure this machine: training steps and the wire, against peers",
-    ),
-    "report": ("sparsyedge.benchmarks.report.command:main", "plots of one run, or of several beside each other"),
-    "flash": ("sparsyedge.hardware.flash.command:main", "make cards and phones that become devices by themselves"),
-    "edge": ("sparsyedge.edge.commands.edge_command:main", "run this machine as a device of a fleet"),
-    "predict": (
-        "sparsyedge.edge.commands.predict_command:main",
-        "say what a run's model sees in images and .npz files",
-    ),
-    "methods": ("sparsyedge.edge.commands.methods_command:main", "list the methods that a run can be trained with"),
-    "frame": ("sparsyedge.edge.commands.frame_command:main", "look into a frame: a model or an update as it travels"),
-    "completion": (
-        "sparsyedge.edge.commands.completion_command:main",
-        "print what lets a shell complete these commands",
-    ),
-}
+__all__ = ["main"]
 
 LAST_TRAINING_PYTHON = (3, 11)
 
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-
-# What a subcommand needs beyond the base install, which is a device's.
-EXTRAS = {
-    **dict.fromkeys(("bench", "demo", "report", "simulate"), "demo"),
-    "export": "export",
-    "coordinator": "coordinator",
-    "flash": "coordinator",
-}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -124,10 +90,9 @@ def _dispatch(arguments: list[str]) -> int:
     if command == "--version":
         print(version_line())
         return 0
-    if command not in COMMANDS:
-        raise SparsyedgeError(f"unknown subcommand `{command}`; {nearest(command, COMMANDS)}")
+    found = find_command(command)
     check_platform()
-    return run_command(COMMANDS, command, rest)
+    return found.run(rest)
 
 
 def _usage() -> str:
@@ -136,7 +101,7 @@ def _usage() -> str:
         "",
         "On-device training runtime for sparse federated learning.",
         "",
-        listing(COMMANDS),
+        listing(installed_commands()),
         "",
         "options, here and after every subcommand:",
         "  -h, --help     show a help page and leave",
@@ -147,15 +112,14 @@ def _usage() -> str:
 
 
 def _explain_missing(module: str, command: str) -> str:
-    if EXTRAS.get(command) == "export" and sys.version_info[:2] > LAST_TRAINING_PYTHON:
-        # To install what is missing would not help.
+    extra = find_command(command).extra
+    if extra == "export" and sys.version_info[:2] > LAST_TRAINING_PYTHON:
+        # Installing the module would not help.
         return (
             f"`{command}` needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python "
             f"{sys.version.split()[0]}: make a virtual environment with Python 3.11 and run it there"
         )
-    return (
-        f"`{command}` needs the module {module}, which is not installed; run `{install_command(EXTRAS.get(command))}`"
-    )
+    return f"`{command}` needs the module {module}, which is not installed; run `{install_command(extra)}`"
 
 
 def _fail(sentence: str) -> int:

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -116,8 +116,8 @@ class DeviceConfig(Section, frozen=True):
 Config = TypeVar("Config", bound=Section)
 
 
-def load_config(path: Path, kind: type[Config]) -> Config:
-    """Read a TOML file as `kind`, with the paths in it absolute.
+def load_config(path: Path, kind: type[Config] | Callable[[dict[str, Any]], type[Config]]) -> Config:
+    """Read a TOML file as `kind`, with the paths in it absolute; `kind` may be a function of the file's content.
 
     Raises ConfigError that names the key, the value and what is allowed.
     """
@@ -130,7 +130,8 @@ def load_config(path: Path, kind: type[Config]) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     try:
-        return resolve_paths(read_section(content, kind), path.absolute().parent)
+        section = kind if isinstance(kind, type) else kind(content)
+        return resolve_paths(read_section(content, section), path.absolute().parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

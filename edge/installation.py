@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["checkout", "install_command", "installed_wheel"]
+__all__ = ["PACKAGE", "checkout", "install_command", "installed_wheel"]
 
 PACKAGE = "sparsyedge"
 

@@ -7,8 +7,23 @@ spec = ModelSpec("resnet18", width=8, classes=10, input_shape=(1, 8, 8))
 artifacts, parity = export_model(spec, make_method("sparsyfed", sparsity=0.95), Path("artifacts"))
 """
 
-from sparsyedge.edge.model.methods import make_method
-from sparsyedge.export.checked_build import export_model
-from sparsyedge.export.models import ModelSpec
+from typing import TYPE_CHECKING
+
+from sparsyedge.edge.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from sparsyedge.edge.model.methods import make_method
+    from sparsyedge.export.checked_build import export_model
+    from sparsyedge.export.models import ModelSpec
 
 __all__ = ["ModelSpec", "export_model", "make_method"]
+
+# `sparsyedge --help` reads this folder's list of commands and must not wait for torch.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ModelSpec": "sparsyedge.export.models",
+        "export_model": "sparsyedge.export.checked_build",
+        "make_method": "sparsyedge.edge.model.methods",
+    },
+)

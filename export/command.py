@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.data import FORMS
-from sparsyedge.edge.model.artifacts import Artifacts, Parameter, SampleType
+from sparsyedge.edge.data import DATASETS
+from sparsyedge.edge.data.form import SampleType
+from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.methods import METHODS, Method, make_method
 from sparsyedge.export.agreement import Parity
 from sparsyedge.export.checked_build import export_model
@@ -64,7 +65,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--dataset",
         metavar="FILE.npz|DIR|NAME",
-        help=f"the data that says shape, classes and their names; by name: {', '.join(FORMS)}",
+        help=f"the data that says shape, classes and their names; by name: {', '.join(DATASETS)}",
     )
     parser.add_argument(
         "--data-dir", type=Path, help="where the data is looked for (default: $SPARSYEDGE_DATA, then the user's cache)"

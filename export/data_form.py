@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsyedge.edge.data import FORMS, Form, form_of, load
-from sparsyedge.edge.data.form import describe
+from sparsyedge.edge.data import DATASETS, Form, form_of, load
+from sparsyedge.edge.data.form import SampleType, describe
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.artifacts import SampleType
 
 __all__ = ["understand"]
 
@@ -32,8 +31,8 @@ def understand(
     if dataset is None:
         form = _form_of_flags(input_shape, classes, sample_type)
         return form, describe(form)
-    if dataset in FORMS:
-        form = FORMS[dataset]
+    if dataset in DATASETS:
+        form = DATASETS[dataset].form
         lines = describe(form)
     else:
         loaded = load(dataset, data_dir, train_only=True)
@@ -52,7 +51,7 @@ def _form_of_flags(input_shape: Sequence[int] | None, classes: int | None, sampl
     if input_shape is None or classes is None:
         raise ConfigError(
             f"an export has to know the data: name it with --dataset (an .npz file, a folder of images, "
-            f"{', '.join(FORMS)}), or give both --input-shape CHANNELS HEIGHT WIDTH and --classes"
+            f"{', '.join(DATASETS)}), or give both --input-shape CHANNELS HEIGHT WIDTH and --classes"
         )
     channels, height, width = input_shape
     # Numbers that are no pixels may have any number of channels.

@@ -11,8 +11,8 @@ from scipy.stats import truncnorm
 from torch import Tensor, nn
 
 from sparsyedge.edge.data import Form
+from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.artifacts import SampleType
 
 __all__ = ["MODELS", "ModelSpec", "build_model", "model_for", "prunable_names"]
 

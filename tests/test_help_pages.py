@@ -14,8 +14,10 @@ import pytest
 
 from sparsyedge.edge import cli
 from sparsyedge.edge.commands.completion_command import Page, pages
+from sparsyedge.edge.commands.installed_commands import installed_commands
 
-PAGES = list(pages(cli.COMMANDS))
+COMMANDS = installed_commands()
+PAGES = list(pages(COMMANDS))
 
 
 def run_cli(*argv: str, **modules: object) -> subprocess.CompletedProcess[str]:
@@ -25,7 +27,7 @@ def run_cli(*argv: str, **modules: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_of_the_table_has_a_page() -> None:
-    assert {page.words[0] for page in PAGES} == set(cli.COMMANDS)
+    assert {page.words[0] for page in PAGES} == set(COMMANDS)
     assert {("coordinator", "run"), ("edge", "enrol"), ("bench", "compare"), ("flash", "pi")} <= {
         page.words for page in PAGES
     }

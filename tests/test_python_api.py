@@ -11,7 +11,15 @@ import pytest
 from fixtures.repository import REPOSITORY
 
 PUBLIC = {
-    "sparsyedge.benchmarks.simulate": {"Backend", "LinkKind", "read_data_used", "simulate"},
+    "sparsyedge.benchmarks.simulate": {
+        "Backend",
+        "ExportConfig",
+        "LinkKind",
+        "SimulatedRunConfig",
+        "SimulationConfig",
+        "load_simulated_run",
+        "simulate",
+    },
     "sparsyedge.coordinator.record": {"Row", "RunTables", "open_run"},
     "sparsyedge.edge.inference": {"Predictor", "Score", "evaluate"},
     "sparsyedge.edge.wire": {"Frame", "read_frame"},

@@ -17,16 +17,17 @@ from typing import Any, get_args
 import msgspec
 from rich.console import Console
 
-from sparsyedge.benchmarks.attacks.members import ATTACKS
 from sparsyedge.benchmarks.attacks.result import NO_ATTACK, UNGUARDED, Result, Settings
 from sparsyedge.benchmarks.attacks.tables import print_table, summary_of
 from sparsyedge.benchmarks.common.machine import machine
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
-from sparsyedge.benchmarks.demo.presets import ALPHA, PRESETS
+from sparsyedge.benchmarks.common.presets import ALPHA, PRESETS
 from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
+from sparsyedge.benchmarks.simulate.hostile_members import ATTACKS
 from sparsyedge.benchmarks.simulate.shares import device_names
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName
-from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import read_section
 from sparsyedge.edge.errors import ConfigError
@@ -103,9 +104,9 @@ def _read(path: Path, settings: Settings) -> Result:
     return result
 
 
-def _run_config(settings: Settings, rule: str, attack: str, seed: int, work: Path) -> RunConfig:
+def _run_config(settings: Settings, rule: str, attack: str, seed: int, work: Path) -> SimulatedRunConfig:
     preset = PRESETS["digits"]
-    return RunConfig(
+    return SimulatedRunConfig(
         name=f"attacks-{rule}-{attack}-{seed}",
         artifacts=str(work / f"artifacts-{settings.width}-{seed}"),
         run_dir=str(work / f"{rule}-{attack}-{seed}"),

@@ -14,7 +14,7 @@ import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 from rich import box
@@ -25,18 +25,18 @@ from sparsyedge.benchmarks.common.machine import machine
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
 from sparsyedge.benchmarks.common.paired import Interval, paired_difference
 from sparsyedge.benchmarks.simulate import simulate
-from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
+from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig
 from sparsyedge.edge.storage import write_atomically
-from sparsyedge.edge.wire.frame import DEFAULT_CODEC, LOSSLESS, Codec
+from sparsyedge.edge.wire.codecs import CODECS, DEFAULT_CODEC, LOSSLESS, Codec
 
 __all__ = ["Result", "Settings", "default_codec", "main", "make_parser", "verdict"]
 
-CODECS: tuple[Codec, ...] = get_args(Codec)
 METHOD = "sparsyfed"
 ALLOWED_POINTS = 0.5
 WITHIN = f"within {ALLOWED_POINTS} points"
@@ -119,9 +119,9 @@ def _result(settings: Settings, codec: Codec, seed: int, arguments: argparse.Nam
     return result
 
 
-def _run_config(settings: Settings, codec: Codec, seed: int, arguments: argparse.Namespace) -> RunConfig:
+def _run_config(settings: Settings, codec: Codec, seed: int, arguments: argparse.Namespace) -> SimulatedRunConfig:
     work = arguments.out / "work"
-    return RunConfig(
+    return SimulatedRunConfig(
         name=f"codecs-{codec}-{seed}",
         artifacts=str(work / f"artifacts-{seed}"),
         run_dir=str(work / f"{codec}-{seed}"),

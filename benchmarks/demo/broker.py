@@ -12,22 +12,14 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from sparsyedge.benchmarks.common.ports import LOOPBACK, free_port
 from sparsyedge.edge.errors import LinkError
 
-__all__ = ["LocalBroker", "free_port"]
+__all__ = ["LocalBroker"]
 
-LOOPBACK = "127.0.0.1"
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.05
-
-
-def free_port() -> int:
-    """A TCP port on loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class LocalBroker:

@@ -10,18 +10,18 @@ from pathlib import Path
 from rich.console import Console
 
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
+from sparsyedge.benchmarks.common.presets import ALPHA, PRESETS
 from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.common.run_summary import as_json, print_summary
 from sparsyedge.benchmarks.demo.broker import LocalBroker
 from sparsyedge.benchmarks.demo.device_processes import Fleet
-from sparsyedge.benchmarks.demo.presets import ALPHA, PRESETS
 from sparsyedge.coordinator.config import LearningRateConfig, RunConfig
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.coordinator.service import prepare
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig, PartitionConfig
-from sparsyedge.edge.data import DATASETS, FORMS
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.export.checked_build import export_model
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 def _run(arguments: argparse.Namespace, run_dir: Path, console: Console, observer: Observer) -> RunSummary:
     """Export, start everything, and see the run through; nothing that was started is left behind."""
-    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS[arguments.dataset])
+    spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS[arguments.dataset].form)
     method = make_method("sparsyfed", sparsity=SPARSITY, beta=BETA)
     console.print(f"exporting ResNet-18 width {spec.width} and comparing it with torch ...")
     artifacts, parity = export_model(spec, method, run_dir / "artifacts", seed=arguments.seed)

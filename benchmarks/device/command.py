@@ -22,7 +22,7 @@ from sparsyedge.benchmarks.device.tables import summary
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.data import FORMS
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.device.energy import meter_names, open_meter
 from sparsyedge.edge.errors import ConfigError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts
@@ -127,7 +127,7 @@ def _artifacts(arguments: argparse.Namespace, folder: Path) -> Artifacts:
             f"this board cannot export a model, it has no {error.name}; run `sparsyedge export --dataset cifar10 --out "
             f"DIR` elsewhere, copy DIR here and add `--artifacts DIR`"
         ) from error
-    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["cifar10"])
+    spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["cifar10"].form)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
     artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=SEED, check=lambda artifacts: None)
     return artifacts

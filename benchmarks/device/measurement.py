@@ -16,10 +16,11 @@ from sparsyedge.benchmarks.device.board import read_throttling
 from sparsyedge.benchmarks.step.profiles import global_sparsity
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
 from sparsyedge.edge.commands import logs
-from sparsyedge.edge.device.energy import Kind, PhaseCost, PhaseRecorder, measure_idle, open_meter, peak_rss_mb
+from sparsyedge.edge.device.energy import PhaseRecorder, measure_idle, open_meter, peak_rss_mb
 from sparsyedge.edge.device.limits import read_vitals
 from sparsyedge.edge.errors import SparsyedgeError
 from sparsyedge.edge.model.prune import prune_global
+from sparsyedge.edge.phase_costs import Kind, PhaseCost
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.wire.frame import encode_frame

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from sparsyedge.benchmarks.device.measurement import Turn
-from sparsyedge.edge.device.energy import Kind, above_idle
+from sparsyedge.edge.device.energy import above_idle
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.phase_costs import Kind
 
 __all__ = ["DeviceResult", "Model", "read_result", "summarise"]
 

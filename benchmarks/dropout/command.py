@@ -17,10 +17,11 @@ from pathlib import Path
 
 from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.common.paired import CONFIDENCE, Interval, paired_difference
-from sparsyedge.benchmarks.demo.presets import ALPHA, PRESETS
+from sparsyedge.benchmarks.common.presets import ALPHA, PRESETS
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
 from sparsyedge.benchmarks.simulate.hub import Drop
 from sparsyedge.benchmarks.simulate.simulation import simulate
-from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.coordinator.record.store import STORE_NAME, Store
 from sparsyedge.edge.commands.arguments import Parser
@@ -90,10 +91,10 @@ def _run(arguments: argparse.Namespace, seed: int, name: str, drop: Drop | None)
     return simulate(config, workers=arguments.workers, drop=drop)
 
 
-def _config(arguments: argparse.Namespace, seed: int, name: str) -> RunConfig:
+def _config(arguments: argparse.Namespace, seed: int, name: str) -> SimulatedRunConfig:
     preset = PRESETS["digits"]
     folder = arguments.out / f"seed-{seed}"
-    return RunConfig(
+    return SimulatedRunConfig(
         name=f"{name}-{seed}",
         artifacts=str(folder / "artifacts"),
         run_dir=str(folder / name),

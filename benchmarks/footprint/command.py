@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.data import FORMS
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["main", "make_parser"]
@@ -128,7 +128,7 @@ def _export(width: int, folder: Path) -> tuple[str, dict[str, str]]:
     from sparsyedge.export.build import build_artifacts
     from sparsyedge.export.models import ModelSpec
 
-    spec = ModelSpec.for_data("resnet18", width, FORMS["cifar10"])
+    spec = ModelSpec.for_data("resnet18", width, DATASETS["cifar10"].form)
     method = make_method("sparsyfed", sparsity=SPARSITY)
     artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=0, check=lambda made: None)
     prunable = artifacts.manifest.prunable

@@ -14,8 +14,10 @@ import msgspec
 
 from sparsyedge.benchmarks.common.machine import machine
 from sparsyedge.benchmarks.paper.settings import Setting
-from sparsyedge.benchmarks.simulate import Backend, read_data_used, simulate
-from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.benchmarks.simulate import Backend, simulate
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
+from sparsyedge.benchmarks.simulate.data_used import read_data_used
+from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.record.metrics import CLASS_PREFIX, LAYER_PREFIX, LEVEL_PREFIX
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.store import Store
@@ -73,11 +75,11 @@ def read_result(path: Path) -> dict[str, Any]:
     return result  # type: ignore[no-any-return]
 
 
-def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> RunConfig:
+def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> SimulatedRunConfig:
     """The run of a setting, in a folder of its own; artifacts are shared between runs that start from the same ones."""
     run_dir = directory / setting.key
     start = msgspec.json.encode((setting.dataset, setting.model, setting.method, setting.width, setting.seed))
-    return RunConfig(
+    return SimulatedRunConfig(
         name=setting.key[:63],
         artifacts=str(directory / "artifacts" / hashlib.sha256(start).hexdigest()[:16]),
         run_dir=str(run_dir),

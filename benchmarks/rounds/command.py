@@ -28,7 +28,7 @@ from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.config import BrokerConfig
-from sparsyedge.edge.data import FORMS
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.export.build import build_artifacts
@@ -106,7 +106,7 @@ def main(argv: list[str]) -> int:
 
 def _measure(arguments: argparse.Namespace, scratch: Path) -> tuple[Figures, Memory, list[str]]:
     artifacts = scratch / "artifacts"
-    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["digits"])
+    spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["digits"].form)
     build_artifacts(spec, method_of(MethodConfig()), artifacts, seed=0, check=lambda made: None)
     names = [(number, f"device-{number:05d}") for number in range(arguments.devices)]
     with ExitStack() as stack:

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from sparsyedge.edge.device.courier import Abandoned, Courier, Member, offline_status
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.prune import prune_global
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Report, RoundTask, Topics
 from sparsyedge.edge.protocol.mqtt import Link

@@ -17,7 +17,7 @@ from sparsyedge.benchmarks.common.machine import cap_peers, disturbance, instruc
 from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.step.measure import measure
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.data import FORMS
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -88,7 +88,7 @@ def _export(width: int, folder: Path) -> Artifacts:
     from sparsyedge.export.models import ModelSpec
 
     method = make_method("sparsyfed", sparsity=SPARSITY)
-    spec = ModelSpec.for_data("resnet18", width, FORMS["cifar10"])
+    spec = ModelSpec.for_data("resnet18", width, DATASETS["cifar10"].form)
     return build_artifacts(spec, method, folder, seed=0, check=lambda artifacts: None)[0]
 
 

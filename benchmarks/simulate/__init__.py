@@ -1,7 +1,22 @@
-"""Many devices on one machine: the coordinator and the agents of real runs, with another link between them."""
+"""Many devices on one machine: the coordinator and the agents of real runs, with another link between them.
 
-from sparsyedge.benchmarks.simulate.data_used import read_data_used
+from pathlib import Path
+from sparsyedge.benchmarks.simulate import load_simulated_run, simulate
+
+summary = simulate(load_simulated_run(Path("run.toml")))
+summary.rounds[-1].test_accuracy
+"""
+
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig, load_simulated_run
 from sparsyedge.benchmarks.simulate.simulated_device import Backend
 from sparsyedge.benchmarks.simulate.simulation import LinkKind, simulate
 
-__all__ = ["Backend", "LinkKind", "read_data_used", "simulate"]
+__all__ = [
+    "Backend",
+    "ExportConfig",
+    "LinkKind",
+    "SimulatedRunConfig",
+    "SimulationConfig",
+    "load_simulated_run",
+    "simulate",
+]

@@ -12,8 +12,8 @@ from rich.console import Console
 from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.common.run_summary import as_json, print_rounds
+from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig, load_simulated_run
 from sparsyedge.benchmarks.simulate.simulation import simulate
-from sparsyedge.coordinator.config import RunConfig, load_run_config
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.edge.commands.arguments import Parser
@@ -24,7 +24,7 @@ __all__ = ["main", "make_parser"]
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge simulate`."""
     arguments = make_parser().parse_args(argv)
-    config = load_run_config(arguments.config)
+    config = load_simulated_run(arguments.config)
     if arguments.out is not None:
         config = msgspec.structs.replace(config, run_dir=str(arguments.out))
     console = Console(stderr=arguments.json)
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _simulate(config: RunConfig, arguments: argparse.Namespace, observer: Observer) -> RunSummary:
+def _simulate(config: SimulatedRunConfig, arguments: argparse.Namespace, observer: Observer) -> RunSummary:
     return simulate(config, link=arguments.link, workers=arguments.workers, observer=observer, longer=True)
 
 

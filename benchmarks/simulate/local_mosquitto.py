@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparsyedge.benchmarks.common.ports import free_port
 from sparsyedge.benchmarks.common.processes import stop
-from sparsyedge.benchmarks.demo.broker import free_port
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import LinkError
 

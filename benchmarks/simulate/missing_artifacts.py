@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsyedge.coordinator.config import ExportConfig, RunConfig
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig
 from sparsyedge.edge.data import Dataset, form_of
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, Manifest
@@ -11,7 +11,7 @@ from sparsyedge.edge.model.methods import MethodConfig, method_of
 __all__ = ["ensure_artifacts"]
 
 
-def ensure_artifacts(config: RunConfig, dataset: Dataset) -> Artifacts:
+def ensure_artifacts(config: SimulatedRunConfig, dataset: Dataset) -> Artifacts:
     """The run's artifacts, made for the data set where there are none.
 
     Raises ConfigError where those on disk are not the ones that the config describes.
@@ -31,7 +31,7 @@ def ensure_artifacts(config: RunConfig, dataset: Dataset) -> Artifacts:
     return artifacts
 
 
-def _export(config: RunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
+def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
     # Imported on use: torch is not needed to simulate with artifacts that are there.
     from sparsyedge.export.checked_build import export_model
     from sparsyedge.export.models import ModelSpec, model_for

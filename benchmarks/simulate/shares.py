@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.edge.data import Samples, lda_partition
 
-__all__ = ["Shares", "device_names", "label_mixes", "write_shares"]
+__all__ = ["Shares", "accuracy_by_device", "device_names", "label_mixes", "write_shares"]
 
 
 def device_names(devices: int) -> tuple[str, ...]:
@@ -24,6 +27,21 @@ def label_mixes(directory: Path) -> NDArray[np.float64]:
     classes = int(labels.max()) + 1
     parts = np.split(labels, ends[:-1])
     return np.stack([np.bincount(part, minlength=classes) / len(part) for part in parts])
+
+
+def accuracy_by_device(evaluation: Evaluation, mixes: NDArray[np.float64]) -> Evaluation:
+    """The evaluation with the accuracy on data mixed like each device's own; `mixes` is what `label_mixes` gives."""
+    return replace(evaluation, by_device=_by_device(mixes, evaluation.by_class))
+
+
+def _by_device(label_mixes: NDArray[np.float64], by_class: tuple[float, ...]) -> tuple[float, ...]:
+    """What a model gets right of each device's mix; a class that the test part lacks counts for no device."""
+    known = np.array([label for label, accuracy in enumerate(by_class) if not math.isnan(accuracy)])
+    known = known[known < label_mixes.shape[1]]
+    weights = label_mixes[:, known]
+    totals = weights.sum(axis=1)
+    hits = weights @ np.array(by_class)[known]
+    return tuple(float(hit / total) for hit, total in zip(hits, totals, strict=True) if total > 0)
 
 
 def write_shares(samples: Samples, directory: Path, *, devices: int, alpha: float, seed: int) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from sparsyedge.benchmarks.simulate.hostile_members import ATTACKS
 from sparsyedge.benchmarks.simulate.shares import Shares
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.device.agent import Agent
@@ -39,7 +40,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Runtime | None = None
     backend: Backend = "ort"
     hostile: dict[str, str] = msgspec.field(default_factory=dict)
-    """Which devices attack the run, and how: a row of benchmarks/attacks/members.py."""
+    """Which devices attack the run, and how: a row of benchmarks/simulate/hostile_members.py."""
 
 
 class DeviceRoom:
@@ -65,8 +66,6 @@ class DeviceRoom:
         return self._agent(device, Courier(channel, self._member(device, samples)), samples, self._holder)
 
     def _hostile_agent(self, device: str, channel: Channel, samples: Samples) -> tuple[Agent, Courier]:
-        from sparsyedge.benchmarks.attacks.members import ATTACKS
-
         attack = ATTACKS[self._hostile[device]]
         samples = attack.poison(samples)
         courier = attack.courier(channel, self._member(device, samples))

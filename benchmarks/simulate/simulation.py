@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,14 +15,15 @@ import msgspec
 
 from sparsyedge.benchmarks.common.processes import watched
 from sparsyedge.benchmarks.simulate.agents import started_agents
+from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig, SimulationConfig
 from sparsyedge.benchmarks.simulate.data_used import keep_to_data
 from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
 from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
 from sparsyedge.benchmarks.simulate.missing_artifacts import ensure_artifacts
-from sparsyedge.benchmarks.simulate.shares import label_mixes, write_shares
+from sparsyedge.benchmarks.simulate.shares import accuracy_by_device, label_mixes, write_shares
 from sparsyedge.benchmarks.simulate.simulated_device import Backend, Setup
 from sparsyedge.benchmarks.simulate.workers import started_workers
-from sparsyedge.coordinator.config import RunConfig, SimulationConfig, check_run_config
+from sparsyedge.coordinator.config import check_run_config
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.coordinator.record.store import Store
@@ -42,7 +44,7 @@ PATIENCE_S = 7 * 86_400.0
 
 
 def simulate(
-    config: RunConfig,
+    config: SimulatedRunConfig,
     *,
     link: LinkKind = "memory",
     workers: int | None = None,
@@ -58,7 +60,7 @@ def simulate(
     again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
     takes the devices' steps. With `longer`, a run that is there may go on for another number of rounds than it was
     begun with; without, it is refused, since its figures would not be those of either number. `hostile` says which
-    devices attack the run, and how (benchmarks/attacks/members.py).
+    devices attack the run, and how (benchmarks/simulate/hostile_members.py).
     """
     simulation = config.simulation
     if simulation is None:
@@ -74,7 +76,7 @@ def simulate(
     dataset = _load_data(config, simulation)
     keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
     artifacts = ensure_artifacts(config, dataset)
-    train = fit_to_model(dataset.train, dataset.names, artifacts.manifest, owner=f"data set {dataset.name}")
+    train = fit_to_model(dataset.train, dataset.names, artifacts.manifest.form, owner=f"data set {dataset.name}")
     count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)
@@ -85,7 +87,7 @@ def simulate(
             alpha=simulation.alpha,
             seed=simulation.partition_seed,
         )
-        mixes = label_mixes(shares_dir)
+        by_device = partial(accuracy_by_device, mixes=label_mixes(shares_dir))
         setup = Setup(
             fleet=config.fleet,
             devices_dir=str((config.run_path / "devices").resolve()),
@@ -101,7 +103,7 @@ def simulate(
             broker = stack.enter_context(started_mosquitto(shares_dir))
             config = msgspec.structs.replace(config, broker=broker)
             hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
-            coordinator = prepare(config, observer, label_mixes=mixes)
+            coordinator = prepare(config, observer, extend_evaluation=by_device, takes_turns=True)
             # It would wait for the devices of a process that died until its deadline.
             stack.enter_context(watched(lambda: hosts.dead, coordinator.interrupt))
             summary = coordinator.run()
@@ -117,10 +119,13 @@ def simulate(
             clock=clock,
             drop=drop,
         )
-        return prepare(config, observer, connect=lambda: hub, clock=clock, label_mixes=mixes).run()
+        coordinator = prepare(
+            config, observer, connect=lambda: hub, clock=clock, extend_evaluation=by_device, takes_turns=True
+        )
+        return coordinator.run()
 
 
-def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -> RunConfig:
+def _complete(config: SimulatedRunConfig, simulation: SimulationConfig, link: LinkKind) -> SimulatedRunConfig:
     """The config with what a simulation decides: round 1 waits for all devices, so that cohorts are drawn from all."""
     if config.cohort_size > simulation.devices:
         raise ConfigError(
@@ -131,7 +136,7 @@ def _complete(config: RunConfig, simulation: SimulationConfig, link: LinkKind) -
     return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
 
 
-def _load_data(config: RunConfig, simulation: SimulationConfig) -> Dataset:
+def _load_data(config: SimulatedRunConfig, simulation: SimulationConfig) -> Dataset:
     """The run's data set, of which every device gets a sample at least."""
     dataset = load(config.dataset, config.data_path)
     check_classes(dataset)
@@ -143,7 +148,7 @@ def _load_data(config: RunConfig, simulation: SimulationConfig) -> Dataset:
     return dataset
 
 
-def _finished(config: RunConfig, *, longer: bool) -> RunSummary | None:
+def _finished(config: SimulatedRunConfig, *, longer: bool) -> RunSummary | None:
     """What is recorded of the run, where it is over already; raises RunError where it was begun as another run."""
     if not Store.exists(config.run_path):
         return None

@@ -19,7 +19,7 @@ from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profi
 from sparsyedge.benchmarks.step.tables import StepResult, as_json, print_result
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.data import FORMS
+from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.tensors import State
 
@@ -84,7 +84,7 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
     from sparsyedge.export.build import build_artifacts, state_of
     from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 
-    spec = ModelSpec.for_data("resnet18", arguments.width, FORMS["cifar10"])
+    spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["cifar10"].form)
     model = build_model(spec, beta=BETA, seed=arguments.seed)
     initial = state_of(model)
     state = profile_state(arguments.profile, initial, sorted(prunable_names(model)), seed=arguments.seed)

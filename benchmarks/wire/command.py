@@ -23,8 +23,9 @@ from sparsyedge.benchmarks.wire.model_pairs import Pair, pair_from_file, pair_fr
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.tensors import State, dense_bytes
 from sparsyedge.edge.wire import native_codec as native
-from sparsyedge.edge.wire.envelope import Codec, Mask, read_header
-from sparsyedge.edge.wire.frame import DEFAULT_CODEC, decode_frame, encode_frame
+from sparsyedge.edge.wire.codecs import CODECS, DEFAULT_CODEC, LOSSLESS, Codec
+from sparsyedge.edge.wire.envelope import Mask, read_header
+from sparsyedge.edge.wire.frame import decode_frame, encode_frame
 from sparsyedge.edge.wire.sparse_tensor import bits_of, encode_weight
 
 __all__ = ["main", "make_parser"]
@@ -89,11 +90,9 @@ def _schemes(pair: Pair) -> Iterator[Scheme]:
         None,
     )
     yield Scheme("coo-int32", lambda: _coordinates(pair.state), partial(_from_coordinates, shapes=shapes), None)
-    whole: tuple[Codec, ...] = ("lossless", "bf16")
-    for codec in whole:
+    for codec in (name for name, row in CODECS.items() if not row.needs_base):
         yield _frame_scheme(f"full-{codec}", pair, None, codec)
-    differences: tuple[Codec, ...] = ("lossless", "bf16", "int8")
-    for codec in differences:
+    for codec in CODECS:
         yield _frame_scheme(f"delta-{codec}", pair, pair.base, codec)
 
 
@@ -248,7 +247,7 @@ def _print(pair: Pair, figures: dict[str, Figures]) -> None:
     console.print(table)
     kept = sum(int(np.count_nonzero(pair.state[name])) for name in pair.prunable)
     size = sum(pair.state[name].size for name in pair.prunable)
-    masks = {base is None: read_header(_frame(pair, base, "lossless")).mask_bytes for base in (None, pair.base)}
+    masks = {base is None: read_header(_frame(pair, base, LOSSLESS)).mask_bytes for base in (None, pair.base)}
     without = sum(name not in pair.base for name in pair.state)
     console.print(f"non-zeros  {kept:,} of {size:,} prunable ({kept / size:.2%})", highlight=False)
     console.print(

@@ -22,11 +22,13 @@ from sparsyedge.coordinator.aggregation.norms import (
     trust_of,
 )
 from sparsyedge.coordinator.aggregation_config import AggregationConfig
-from sparsyedge.coordinator.record.records import NOTABLE
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import State, Tensors
 
-__all__ = ["Influence", "Share"]
+__all__ = ["NOTABLE", "Influence", "Share"]
+
+NOTABLE = 0.5
+"""Honest updates are clipped, too, but seldom to less than this share of their norm."""
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,16 @@ from typing import Any
 import msgspec
 
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.run_tables import extended_configs
 from sparsyedge.edge.config import DeviceConfig
 
 __all__ = ["COMMAND", "fill", "main"]
 
 COMMAND = "python -m sparsyedge.coordinator.commands.configuration_page docs/reference/configuration.md"
-FILES: dict[str, type[msgspec.Struct]] = {"run.toml": RunConfig, "device.toml": DeviceConfig}
+FILES: dict[str, tuple[type[msgspec.Struct], ...]] = {
+    "run.toml": (RunConfig, *extended_configs()),
+    "device.toml": (DeviceConfig,),
+}
 BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
@@ -36,36 +40,52 @@ def main(argv: list[str]) -> int:
 
 def fill(page: str) -> str:
     """The page with its tables as the structs are now."""
-    for name, kind in FILES.items():
+    for name, kinds in FILES.items():
         begin, end = f"<!-- {name}: {COMMAND} -->\n", f"<!-- end of {name} -->"
         before, found, rest = page.partition(begin)
         if not found or end not in rest:
             raise ValueError(f"the page has no place for {name}: {begin.strip()} ... {end}")
-        tables = "\n".join(_tables(kind, ""))
+        tables = "\n".join(_tables(kinds, ""))
         page = f"{before}{begin}{tables}\n{end}{rest.partition(end)[2]}"
     return page
 
 
-def _tables(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
-    """A struct's table, then those of the structs in it."""
+def _tables(kinds: tuple[type[msgspec.Struct], ...], path: str) -> Iterator[str]:
+    """One table with the keys of all these structs, then those of the structs in it."""
     if path:
-        yield f"\n### `[{path}]`\n{inspect.getdoc(kind)}\n"
+        yield f"\n### `[{path}]`\n{inspect.getdoc(kinds[0])}\n"
     yield "| key | type | default | allowed | meaning |"
     yield "| --- | --- | --- | --- | --- |"
-    meanings = field_docs(kind)
+    meanings = {name: meaning for kind in kinds for name, meaning in field_docs(kind).items()}
+    fields = {
+        field.name: field
+        for kind in kinds
+        for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    }
     below: list[tuple[type[msgspec.Struct], str]] = []
-    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+    for field in fields.values():
         table = _table_of(field.type)
         if table is not None:
             below.append((table, f"{path}.{field.encode_name}" if path else field.encode_name))
         cells = (f"`{field.encode_name}`", _type(field.type), _default(field), _allowed(field.type))
         yield "| " + " | ".join((*cells, meanings[field.name])) + " |"
     for table, place in below:
-        yield from _tables(table, place)
+        yield from _tables((table,), place)
 
 
 def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     """The docstring below each field of a struct, as one line; raises ValueError where one is missing."""
+    found: dict[str, str] = {}
+    for base in kind.__mro__:
+        if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
+            found = _own_field_docs(base) | found
+    missing = [name for name in kind.__struct_fields__ if name not in found]
+    if missing:
+        raise ValueError(f"fields of {kind.__name__} without a docstring: {', '.join(missing)}")
+    return found
+
+
+def _own_field_docs(kind: type) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
@@ -74,9 +94,6 @@ def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
             match after:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     found[statement.target.id] = re.sub(r"\s+", " ", text).replace("|", "\\|")
-    missing = [name for name in kind.__struct_fields__ if name not in found]
-    if missing:
-        raise ValueError(f"fields of {kind.__name__} without a docstring: {', '.join(missing)}")
     return found
 
 

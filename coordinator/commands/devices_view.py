@@ -13,8 +13,9 @@ from typing import Literal
 import msgspec
 
 from sparsyedge.coordinator.authority.authority import Authority
-from sparsyedge.coordinator.record.records import MemberRecord, Progress
+from sparsyedge.coordinator.record.records import MemberRecord
 from sparsyedge.coordinator.record.store_reader import StoreReader
+from sparsyedge.coordinator.rounds.progress import Progress
 from sparsyedge.edge.device.energy import joules_text
 from sparsyedge.edge.errors import SparsyedgeError
 

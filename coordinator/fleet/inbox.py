@@ -9,8 +9,8 @@ import msgspec
 
 from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.edge.config import Identifier
-from sparsyedge.edge.device.energy import Phase, PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.phase_costs import Phase, PhaseCost
 from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import parse_index
 from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode

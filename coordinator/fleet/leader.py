@@ -68,6 +68,7 @@ class Leader:
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         run_key: RunKey | None = None,
+        takes_turns: bool = False,
     ) -> None:
         self._link = link
         self._store = store
@@ -108,7 +109,7 @@ class Leader:
             refusals=refusals,
         )
         state = restore(
-            plan_of(config, artifacts.manifest, first_round=progress.first_round),
+            plan_of(config, artifacts.manifest, first_round=progress.first_round, takes_turns=takes_turns),
             model.id,
             progress,
             clock(),

@@ -15,7 +15,7 @@ MIN_UPLOAD_BYTES = 4 << 20
 UPLOADS_AT_A_TIME = 4
 
 
-def plan_of(config: RunConfig, manifest: Manifest, *, first_round: int) -> Plan:
+def plan_of(config: RunConfig, manifest: Manifest, *, first_round: int, takes_turns: bool = False) -> Plan:
     """The plan; `first_round` is the one that waits for the whole fleet."""
     largest = max_update_bytes(manifest)
     return Plan(
@@ -33,4 +33,5 @@ def plan_of(config: RunConfig, manifest: Manifest, *, first_round: int) -> Plan:
         over_selection=config.over_selection,
         shares=manifest.method.shares,
         first_round=first_round,
+        takes_turns=takes_turns,
     )

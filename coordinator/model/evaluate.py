@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,22 @@ from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
-__all__ = ["Evaluator", "evaluation_samples", "global_sparsity"]
+__all__ = ["Evaluator", "Extend", "evaluation_samples", "global_sparsity"]
 
 EVALUATION_BATCH = 50
 """Small enough that activations take less memory than the model does."""
+
+Extend = Callable[[Evaluation], Evaluation]
 
 
 class Evaluator:
     """Evaluates states on one set of samples."""
 
-    def __init__(self, session: EvalSession, samples: Samples, label_mixes: NDArray[np.float64] | None = None) -> None:
-        """`label_mixes`, which simulations know, has a row per device: the share of each class among its samples."""
+    def __init__(self, session: EvalSession, samples: Samples, extend: Extend | None = None) -> None:
+        """`extend` adds to each evaluation what its caller knows beyond the samples."""
         self._session = session
         self._samples = samples
-        self._label_mixes = label_mixes
+        self._extend = extend
 
     def __call__(self, state: State) -> Evaluation:
         """Accuracy and loss of the state over all samples, by its running statistics."""
@@ -46,22 +48,9 @@ class Evaluator:
             seen = _add(seen, np.bincount(y, minlength=classes))
             loss_sum += loss * len(y)
         by_class = tuple(float(hits / count) if count else math.nan for hits, count in zip(right, seen, strict=True))
-        return Evaluation(
-            int(right.sum()) / len(self._samples),
-            loss_sum / len(self._samples),
-            by_class=by_class,
-            by_device=() if self._label_mixes is None else _by_device(self._label_mixes, by_class),
-        )
-
-
-def _by_device(label_mixes: NDArray[np.float64], by_class: tuple[float, ...]) -> tuple[float, ...]:
-    """What a model gets right of each device's mix; a class that the test part lacks counts for no device."""
-    known = np.array([label for label, accuracy in enumerate(by_class) if not math.isnan(accuracy)])
-    known = known[known < label_mixes.shape[1]]
-    weights = label_mixes[:, known]
-    totals = weights.sum(axis=1)
-    hits = weights @ np.array(by_class)[known]
-    return tuple(float(hit / total) for hit, total in zip(hits, totals, strict=True) if total > 0)
+        accuracy, loss = int(right.sum()) / len(self._samples), loss_sum / len(self._samples)
+        evaluation = Evaluation(accuracy, loss, by_class=by_class)
+        return evaluation if self._extend is None else self._extend(evaluation)
 
 
 def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -86,4 +75,4 @@ def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:
             f"data set {dataset.name} has {dataset.classes} classes, the artifacts were exported for "
             f"{manifest.classes}; name the data set of the export"
         )
-    return fit_to_model(dataset.test, dataset.names, manifest, owner=f"data set {dataset.name}")
+    return fit_to_model(dataset.test, dataset.names, manifest.form, owner=f"data set {dataset.name}")

@@ -13,7 +13,7 @@ from functools import partial
 from sparsyedge.coordinator.aggregation.influence import Influence, Share
 from sparsyedge.coordinator.aggregation.method_rules import combine
 from sparsyedge.coordinator.aggregation.rules import RoundContext, make_rule
-from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizer
+from sparsyedge.coordinator.aggregation.server_optimizer import make_optimizer
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.evaluate import global_sparsity
 from sparsyedge.coordinator.model.mask_files import MaskFiles
@@ -84,7 +84,7 @@ class GlobalModel:
             factor = bounded.clip or self._rule.clip
             self._influence = Influence(bounded, self._manifest, factor=factor, told=store.adjusted_devices())
         self._model_files = ModelFiles(config.run_path)
-        self._optimizer = ServerOptimizer(config.server_optimizer, artifacts.manifest)
+        self._optimizer = make_optimizer(config.server_optimizer, artifacts.manifest)
         identity = model_id(initial)
         if config.initial is None and identity != self._manifest.initial_model:
             raise ArtifactError(

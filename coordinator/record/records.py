@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsyedge.edge.device.energy import PhaseCost, meter_text
+from sparsyedge.coordinator.aggregation.influence import NOTABLE
+from sparsyedge.edge.device.energy import meter_text
+from sparsyedge.edge.phase_costs import PhaseCost
 
 __all__ = [
-    "NOTABLE",
     "AdjustmentRecord",
     "DeviceRecord",
     "Evaluation",
     "MemberRecord",
-    "OpenRecord",
     "PhaseRecord",
-    "Progress",
     "RefusalRecord",
     "RoundRecord",
     "RunRecord",
     "RunSummary",
     "Stretch",
 ]
-
-
-NOTABLE = 0.5
-"""Honest updates are clipped, too, but seldom to less than this share of their norm."""
 
 
 @dataclass(frozen=True)
@@ -37,33 +32,6 @@ class Evaluation:
     """The accuracy on the samples of each class; NaN for a class without any."""
     by_device: tuple[float, ...] = ()
     """Where the devices' label mixes are known: the accuracy on data mixed like each device's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenRecord:
-    """A round that is open, or was when its coordinator died."""
-
-    round: int
-    cohort: tuple[str, ...]
-    extensions: int
-    opened_at: float
-    accepted: dict[str, str]
-    """The hash of each accepted update, by device."""
-    learning_rate: float | None = None
-    """What it was announced with."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a run is; `model_id` is what the last closed round ended in, `base_model_id` what it started from."""
-
-    closed_round: int
-    model_id: str | None
-    base_model_id: str | None
-    closed_accepted: dict[str, str]
-    open: OpenRecord | None
-    first_round: int = 1
-    """Of the present stretch."""
 
 
 @dataclass(frozen=True, kw_only=True)

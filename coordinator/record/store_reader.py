@@ -13,9 +13,7 @@ from sparsyedge.coordinator.record.records import (
     AdjustmentRecord,
     DeviceRecord,
     MemberRecord,
-    OpenRecord,
     PhaseRecord,
-    Progress,
     RefusalRecord,
     RoundRecord,
     RunRecord,
@@ -24,8 +22,9 @@ from sparsyedge.coordinator.record.records import (
 )
 from sparsyedge.coordinator.rounds.conduct import STRIKES, Conduct
 from sparsyedge.coordinator.rounds.deadlines import PROBATION_ROUNDS, remember
-from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.coordinator.rounds.progress import OpenRecord, Progress
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.phase_costs import PhaseCost
 
 __all__ = ["StoreReader"]
 

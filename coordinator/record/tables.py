@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from sparsyedge.coordinator.record.records import DeviceRecord, RoundRecord, RunRecord, RunSummary
-from sparsyedge.edge.device.energy import Phase, PhaseCost
+from sparsyedge.edge.phase_costs import Phase, PhaseCost
 
 __all__ = ["compact_table", "describe_history", "describe_run", "device_table", "meter_line", "ratio", "round_table"]
 

@@ -33,9 +33,8 @@ class Plan:
     """Of the method's groups of devices, each of which gets its share of every cohort."""
     first_round: int = 1
     """The round that waits for the whole fleet: that of the run, or the one from which it goes on for longer."""
-
     takes_turns: bool = False
-    """Whether devices work one after the other, as simulated ones do: how long one took says nothing about another."""
+    """Whether devices work one after the other, so that how long one took says nothing about another."""
 
     @property
     def asked(self) -> int:

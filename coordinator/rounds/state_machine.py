@@ -29,7 +29,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sparsyedge.coordinator.record.records import Progress
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Conduct
 from sparsyedge.coordinator.rounds.deadlines import remember
@@ -75,6 +74,7 @@ from sparsyedge.coordinator.rounds.membership import (
     without,
 )
 from sparsyedge.coordinator.rounds.offers import describe, reason_to_refuse
+from sparsyedge.coordinator.rounds.progress import Progress
 from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting
 from sparsyedge.coordinator.rounds.waiting import is_full, waits_until
 

@@ -1,40 +1,52 @@
-"""Tables of subcommands, each imported when it is used: a device has not what a coordinator's commands need.
+"""Subcommands as rows of a table. A row says where the code is; nothing is imported until somebody runs the command.
 
-A row is the subcommand's name, where it lives ("module:function") and what it does. The function takes the arguments
-that are left and returns the exit code. Its module has `make_parser`, and `SUBCOMMANDS` where it has its own table.
+The function takes the remaining arguments and returns the exit code. Its module has `make_parser`, and `SUBCOMMANDS` if
+it has a table of its own.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
 
-__all__ = ["CommandTable", "listing", "load", "nearest", "run_command"]
-
-CommandTable = Mapping[str, tuple[str, str]]
+__all__ = ["Command", "CommandTable", "listing", "nearest"]
 
 
-def run_command(table: CommandTable, name: str, argv: list[str]) -> int:
-    """Run a subcommand and return its exit code."""
-    run = cast("Callable[[list[str]], int]", getattr(load(table, name), table[name][0].partition(":")[2]))
-    return run(argv)
+@dataclass(frozen=True)
+class Command:
+    """One subcommand."""
+
+    target: str
+    """Where it lives: "module:function"."""
+    summary: str
+    """What it does, as one line of a help page."""
+    extra: str | None = None
+    """The extra that brings its dependencies; None if the base install, which is a device's, has them all."""
+
+    def load(self) -> ModuleType:
+        """The command's module; raises ModuleNotFoundError if one of its dependencies is not installed."""
+        return importlib.import_module(self.target.partition(":")[0])
+
+    def run(self, argv: list[str]) -> int:
+        """Run the command and return its exit code."""
+        function = cast("Callable[[list[str]], int]", getattr(self.load(), self.target.partition(":")[2]))
+        return function(argv)
 
 
-def load(table: CommandTable, name: str) -> ModuleType:
-    """The module of a subcommand; raises ModuleNotFoundError where something that it needs is not installed."""
-    return importlib.import_module(table[name][0].partition(":")[0])
+CommandTable = Mapping[str, Command]
 
 
-def nearest(name: str, table: CommandTable) -> str:
-    """What somebody who typed that may have meant, or all that there is."""
-    near = difflib.get_close_matches(name, table, n=1)
-    return f"did you mean `{near[0]}`?" if near else f"allowed are {', '.join(table)}"
+def nearest(name: str, known: Collection[str]) -> str:
+    """The name that a typist probably meant, or all names."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean `{near[0]}`?" if near else f"allowed are {', '.join(known)}"
 
 
 def listing(table: CommandTable) -> str:
     """One line per subcommand."""
     width = max(map(len, table)) + 2
-    return "\n".join(f"  {name:<{width}}{summary}" for name, (_, summary) in table.items())
+    return "\n".join(f"  {name:<{width}}{command.summary}" for name, command in table.items())

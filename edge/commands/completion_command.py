@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sparsyedge.edge import cli
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.commands.command_table import CommandTable, load
+from sparsyedge.edge.commands.command_table import CommandTable
+from sparsyedge.edge.commands.installed_commands import installed_commands
 from sparsyedge.edge.errors import SparsyedgeError
 
 __all__ = ["Page", "main", "make_parser", "pages"]
@@ -51,7 +51,8 @@ class Page:
 def main(argv: list[str]) -> int:
     """Print the script for one shell."""
     shell = make_parser().parse_args(argv).shell
-    print(SHELLS[shell](list(pages(cli.COMMANDS))), end="")
+    commands = installed_commands()
+    print(SHELLS[shell](commands, list(pages(commands))), end="")
     return 0
 
 
@@ -72,13 +73,13 @@ def make_parser() -> Parser:
 
 def pages(table: CommandTable, words: tuple[str, ...] = ()) -> Iterator[Page]:
     """Every help page below a table of commands; those whose extra is not installed here are left out."""
-    for name in table:
+    for name, command in table.items():
         try:
-            module = load(table, name)
+            module = command.load()
         except (ModuleNotFoundError, SparsyedgeError):
             continue
         below: CommandTable = getattr(module, "SUBCOMMANDS", {})
-        yield from _pages_of(module.make_parser(), (*words, name), {key: row[1] for key, row in below.items()})
+        yield from _pages_of(module.make_parser(), (*words, name), {key: row.summary for key, row in below.items()})
         yield from pages(below, (*words, name))
 
 
@@ -98,8 +99,8 @@ def _is_table(action: argparse.Action) -> bool:
 # ---- one script per shell --------------------------------------------------------------------------------------------
 
 
-def _top_words() -> list[str]:
-    return [*cli.COMMANDS, "--help", "--verbose", "--version"]
+def _top_words(commands: CommandTable) -> list[str]:
+    return [*commands, "--help", "--verbose", "--version"]
 
 
 def _choices(found: list[Page]) -> Iterator[tuple[str, str, list[str]]]:
@@ -111,9 +112,9 @@ def _choices(found: list[Page]) -> Iterator[tuple[str, str, list[str]]]:
                     yield page.place, option, [str(choice) for choice in action.choices]
 
 
-def _posix_cases(found: list[Page]) -> dict[str, str]:
+def _posix_cases(commands: CommandTable, found: list[Page]) -> dict[str, str]:
     """The branches that bash and zsh share."""
-    known = [page.place for page in found] + list(cli.COMMANDS)
+    known = [page.place for page in found] + list(commands)
     return {
         "KNOWN": "|".join(shlex.quote(place) for place in dict.fromkeys(known)),
         "CHOICES": "\n".join(
@@ -122,7 +123,7 @@ def _posix_cases(found: list[Page]) -> dict[str, str]:
         ),
         "WORDS": "\n".join(
             f"        {shlex.quote(place)}) offered=({shlex.join(offered)}) ;;"
-            for place, offered in [("", _top_words()), *((page.place, page.words_here) for page in found)]
+            for place, offered in [("", _top_words(commands)), *((page.place, page.words_here) for page in found)]
         ),
     }
 
@@ -195,18 +196,18 @@ end
 """
 
 
-def _bash(found: list[Page]) -> str:
-    return _fill(BASH, _posix_cases(found))
+def _bash(commands: CommandTable, found: list[Page]) -> str:
+    return _fill(BASH, _posix_cases(commands, found))
 
 
-def _zsh(found: list[Page]) -> str:
-    return _fill(ZSH, _posix_cases(found))
+def _zsh(commands: CommandTable, found: list[Page]) -> str:
+    return _fill(ZSH, _posix_cases(commands, found))
 
 
-def _fish(found: list[Page]) -> str:
+def _fish(commands: CommandTable, found: list[Page]) -> str:
     # Places begin with a space here: that saves fish a case for the first word.
-    places = dict.fromkeys([f" {page.place}" for page in found] + [f" {name}" for name in cli.COMMANDS])
-    lines = [_fish_line("", f"-f -a {name}", summary) for name, (_, summary) in cli.COMMANDS.items()]
+    places = dict.fromkeys([f" {page.place}" for page in found] + [f" {name}" for name in commands])
+    lines = [_fish_line("", f"-f -a {name}", command.summary) for name, command in commands.items()]
     for page in found:
         at = f" {page.place}"
         lines += [_fish_line(at, f"-f -a {name}", summary) for name, summary in page.subcommands.items()]
@@ -236,4 +237,4 @@ def _help_of(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     return parser._get_formatter()._expand_help(action) if action.help else ""
 
 
-SHELLS: dict[str, Callable[[list[Page]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+SHELLS: dict[str, Callable[[CommandTable, list[Page]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

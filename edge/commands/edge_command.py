@@ -19,7 +19,7 @@ import msgspec
 
 from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.commands.command_table import run_command
+from sparsyedge.edge.commands.command_table import Command
 from sparsyedge.edge.compatibility import own_software
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.data import Dataset, check_classes, form_of, lda_partition, load
@@ -47,7 +47,7 @@ __all__ = ["SUBCOMMANDS", "load_data", "main", "make_parser"]
 log = logging.getLogger(__name__)
 
 SUBCOMMANDS = {
-    "enrol": ("sparsyedge.edge.commands.enrol_command:main", "make this machine a member of a secured fleet")
+    "enrol": Command("sparsyedge.edge.commands.enrol_command:main", "make this machine a member of a secured fleet")
 }
 WRITE_PROBE_NAME = "write-probe"
 WRITE_PROBE_BYTES = 64 * 1024
@@ -58,7 +58,7 @@ LAST_WORD_S = 5.0
 def main(argv: list[str]) -> int:
     """Run one device until it is stopped, or its run is finished; raises SparsyedgeError where it cannot start."""
     if argv and argv[0] in SUBCOMMANDS:
-        return run_command(SUBCOMMANDS, argv[0], argv[1:])
+        return SUBCOMMANDS[argv[0]].run(argv[1:])
     options = make_parser().parse_args(argv)
     config = load_config(options.config, DeviceConfig)
     logs.set_level(options.log_level)

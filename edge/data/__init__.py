@@ -3,14 +3,14 @@
 from sparsyedge.edge.data.batches import epoch_order, split_batches
 from sparsyedge.edge.data.dataset import Dataset, Samples, check, check_classes
 from sparsyedge.edge.data.form import Form, form_of
-from sparsyedge.edge.data.loaders import DATASETS, FORMS, load
+from sparsyedge.edge.data.loaders import DATASETS, KnownDataset, load
 from sparsyedge.edge.data.partition import lda_partition
 
 __all__ = [
     "DATASETS",
-    "FORMS",
     "Dataset",
     "Form",
+    "KnownDataset",
     "Samples",
     "check",
     "check_classes",

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.data.download import Archive
+from sparsyedge.edge.data.form import Form
 from sparsyedge.edge.errors import DataError
 
 __all__ = ["CIFAR10", "CIFAR100", "CifarVersion", "has_cifar", "read_cifar"]
@@ -33,18 +34,17 @@ class CifarVersion:
     """Where one CIFAR comes from and how its records are laid out; the last label byte is the class trained on."""
 
     name: str
-    classes: int
+    form: Form
+    """Its classes in the order of the labels; the archive spells some names in more than one way."""
     label_bytes: int
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
     archive: Archive
-    names: tuple[str, ...]
-    """In the order of the labels; its files spell some of them in more than one way."""
 
 
 CIFAR10 = CifarVersion(
     name="cifar10",
-    classes=10,
+    form=Form(_IMAGE_SHAPE, 10, tuple(_CIFAR10_NAMES.split())),
     label_bytes=1,
     train_files=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
     test_files=("test_batch.bin",),
@@ -55,12 +55,11 @@ CIFAR10 = CifarVersion(
         size_bytes=170_052_171,
         unpacked_bytes=185_000_000,
     ),
-    names=tuple(_CIFAR10_NAMES.split()),
 )
 
 CIFAR100 = CifarVersion(
     name="cifar100",
-    classes=100,
+    form=Form(_IMAGE_SHAPE, 100, tuple(_CIFAR100_NAMES.split())),
     label_bytes=2,  # coarse (20 superclasses), then fine
     train_files=("train.bin",),
     test_files=("test.bin",),
@@ -71,7 +70,6 @@ CIFAR100 = CifarVersion(
         size_bytes=168_513_733,
         unpacked_bytes=185_000_000,
     ),
-    names=tuple(_CIFAR100_NAMES.split()),
 )
 
 
@@ -84,7 +82,7 @@ def read_cifar(folder: Path, version: CifarVersion) -> Dataset:
     """The data set in the unpacked archive `folder`; values are not checked yet."""
     train = _read_records([folder / file for file in version.train_files], version)
     test = _read_records([folder / file for file in version.test_files], version)
-    return Dataset(version.name, train, test, version.classes, version.names)
+    return Dataset(version.name, train, test, version.form.classes, version.form.names)
 
 
 def _read_records(paths: list[Path], version: CifarVersion) -> Samples:

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data.dataset import Samples
-from sparsyedge.edge.data.form import list_names
+from sparsyedge.edge.data.form import Form, list_names
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.model.artifacts import Manifest
 
 __all__ = ["fit_to_classes", "fit_to_model"]
 
@@ -25,31 +24,30 @@ log = logging.getLogger(__name__)
 _REMEDY = "use the data set of the export, or export the model for this one"
 
 
-def fit_to_model(samples: Samples, names: Sequence[str], manifest: Manifest, *, owner: str) -> Samples:
+def fit_to_model(samples: Samples, names: Sequence[str], model: Form, *, owner: str) -> Samples:
     """The samples with the labels that the model knows their classes by; the order stays, and `x` is shared.
 
-    `names` are what the data calls its classes, empty where it does not. Raises DataError where the model cannot use
-    the data; `owner` says whose it is.
+    `names` are what the data calls its classes (empty if it does not), `model` is the form that the model takes. Raises
+    DataError if the model cannot use the data; `owner` says whose it is.
     """
     shape = tuple(samples.x.shape[1:])
-    if shape != manifest.input_shape:
+    if shape != model.shape:
         raise DataError(
-            f"{owner} has samples of shape {shape}, the model takes {manifest.input_shape} (channels, height, width); "
-            f"{_REMEDY}"
+            f"{owner} has samples of shape {shape}, the model takes {model.shape} (channels, height, width); {_REMEDY}"
         )
-    _check_type(samples, manifest, owner)
-    if names and manifest.class_names:
-        return Samples(samples.x, fit_to_classes(samples.y, names, manifest.class_names, owner=owner))
-    if names and len(names) != manifest.classes:
+    _check_type(samples, model, owner)
+    if names and model.names:
+        return Samples(samples.x, fit_to_classes(samples.y, names, model.names, owner=owner))
+    if names and len(names) != model.classes:
         raise DataError(
-            f"{owner} has {len(names)} classes with names ({list_names(names)}), the model has {manifest.classes} "
+            f"{owner} has {len(names)} classes with names ({list_names(names)}), the model has {model.classes} "
             "without, so that nobody knows which is which; export it again with `sparsyedge export --dataset`, which "
             "takes the names along"
         )
-    if (highest := int(samples.y.max())) >= manifest.classes:
-        raise DataError(f"{owner} has label {highest}, the model knows 0..{manifest.classes - 1}; {_REMEDY}")
-    if names or manifest.class_names:
-        log.info("%s goes by number: 0 is %s", owner, (*names, *manifest.class_names)[0])
+    if (highest := int(samples.y.max())) >= model.classes:
+        raise DataError(f"{owner} has label {highest}, the model knows 0..{model.classes - 1}; {_REMEDY}")
+    if names or model.names:
+        log.info("%s goes by number: 0 is %s", owner, (*names, *model.names)[0])
     return samples
 
 
@@ -93,9 +91,9 @@ def _key(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def _check_type(samples: Samples, manifest: Manifest, owner: str) -> None:
+def _check_type(samples: Samples, model: Form, owner: str) -> None:
     """Refuse numbers that are scaled otherwise than those that the model was exported for."""
-    found, wanted = samples.x.dtype.name, manifest.sample_type
+    found, wanted = samples.x.dtype.name, model.sample_type
     if found == wanted:
         return
     if (found, wanted) == ("float32", "uint8"):

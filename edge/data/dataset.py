@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import DataError
-from sparsyedge.edge.model.artifacts import MAX_NAME
 
-__all__ = ["Dataset", "Samples", "check", "check_classes"]
+__all__ = ["MAX_CLASS_NAME", "Dataset", "Samples", "check", "check_classes"]
+
+MAX_CLASS_NAME = 200
+"""Characters of a class's name."""
 
 DIGEST_SAMPLES = 1024
 
@@ -116,10 +118,10 @@ def _check_names(dataset: Dataset) -> None:
             f"data set {dataset.name} has {dataset.classes} classes and {len(names)} names; give each class one name"
         )
     for name in names:
-        if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME):
+        if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_CLASS_NAME):
             raise DataError(
-                f"data set {dataset.name} has a class called {str(name)[:MAX_NAME]!r}; a name has 1 to {MAX_NAME} "
-                "printable characters: rename it"
+                f"data set {dataset.name} has a class called {str(name)[:MAX_CLASS_NAME]!r}; a name has 1 to "
+                f"{MAX_CLASS_NAME} printable characters: rename it"
             )
     spellings = Counter(unicodedata.normalize("NFC", name) for name in names)
     if twice := [name for name, count in spellings.items() if count > 1]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 from sparsyedge.edge.data.dataset import Dataset, Samples
-from sparsyedge.edge.model.artifacts import SampleType
 
-__all__ = ["Form", "describe", "form_of", "list_names"]
+__all__ = ["Form", "SampleType", "describe", "form_of", "list_names"]
+
+SampleType = Literal["uint8", "int16", "float32"]
+"""How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
 
 _MEANING: dict[SampleType, str] = {
     "uint8": "pixels of 0..255",

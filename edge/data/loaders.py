@@ -21,7 +21,7 @@ from sparsyedge.edge.data.npz import read_npz
 from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, SPEECH_WORDS, has_speech, read_speech_folder, read_speech_npz
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["DATASETS", "FORMS", "known_datasets", "load", "load_cifar", "load_speech"]
+__all__ = ["DATASETS", "KnownDataset", "known_datasets", "load", "load_cifar", "load_speech"]
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ def load(name_or_path: str, data_dir: Path | None = None, *, train_only: bool = 
 
 
 def _read(name_or_path: str, data_dir: Path | None, *, train_only: bool) -> Dataset:
-    if name_or_path in _BUILTIN:
-        return _BUILTIN[name_or_path].load(data_dir)
+    if name_or_path in DATASETS:
+        return DATASETS[name_or_path].load(data_dir)
     if name_or_path.endswith(".npz"):
         return _load_own(name_or_path, data_dir, train_only=train_only)
     if (folder := _image_folder(name_or_path, data_dir)) is not None:
@@ -61,7 +61,7 @@ def _read(name_or_path: str, data_dir: Path | None, *, train_only: bool) -> Data
             f"data set {name_or_path} is a folder without images; wanted are train/CLASS/ and test/CLASS/ with one "
             "file per image, or, to train on a device, CLASS/ alone"
         )
-    near = difflib.get_close_matches(name_or_path, _BUILTIN, n=1)
+    near = difflib.get_close_matches(name_or_path, DATASETS, n=1)
     hint = f"did you mean {near[0]}?" if near else "give one of these, or a folder with train/CLASS and test/CLASS"
     raise DataError(
         f"data set {name_or_path!r} is unknown; known are {', '.join(known_datasets())} and *.npz files: {hint}"
@@ -126,12 +126,12 @@ def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
                 return read_cifar(unpacked, version)
         whole = folder / f"{version.name}.npz"
         if whole.is_file():
-            return read_npz(whole, name=version.name, classes=version.classes, names=version.names)
+            return read_npz(whole, name=version.name, classes=version.form.classes, names=version.form.names)
     for folder in folders:
         subset = folder / f"{version.name}_small.npz"
         if subset.is_file():
             log.warning("%s was not found whole; using the subset %s", version.name, subset)
-            return read_npz(subset, name=version.name, classes=version.classes, names=version.names)
+            return read_npz(subset, name=version.name, classes=version.form.classes, names=version.form.names)
     files = version.train_files + version.test_files
     by_hand = (
         f"unpack it, then put its folder {version.archive.folder}/ (or one {version.name}.npz with x_train, y_train, "
@@ -174,21 +174,26 @@ def _cache_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class _Builtin:
+class KnownDataset:
+    """A data set that comes with sparsyedge."""
+
     form: Form
     """Known without the data: models are exported where the data is not."""
     load: Callable[[Path | None], Dataset]
+    archive: Archive | None = None
+    """What its official site offers; None if it comes with a Python package."""
 
 
-_BUILTIN = {
-    "digits": _Builtin(Form((3, 32, 32), 10, DIGIT_NAMES), lambda _: read_digits()),
-    "cifar10": _Builtin(Form((3, 32, 32), 10, CIFAR10.names), partial(load_cifar, CIFAR10)),
-    "cifar100": _Builtin(Form((3, 32, 32), 100, CIFAR100.names), partial(load_cifar, CIFAR100)),
-    "speech_commands": _Builtin(Form((1, 1, 8000), 35, SPEECH_WORDS, "int16"), partial(load_speech, "speech_commands")),
-    "speech_commands_mel": _Builtin(
-        Form((1, 40, 98), 35, SPEECH_WORDS, "float32"), partial(load_speech, "speech_commands_mel", mel=True)
+DATASETS: dict[str, KnownDataset] = {
+    "digits": KnownDataset(Form((3, 32, 32), 10, DIGIT_NAMES), lambda _: read_digits()),
+    "cifar10": KnownDataset(CIFAR10.form, partial(load_cifar, CIFAR10), CIFAR10.archive),
+    "cifar100": KnownDataset(CIFAR100.form, partial(load_cifar, CIFAR100), CIFAR100.archive),
+    "speech_commands": KnownDataset(
+        Form((1, 1, 8000), 35, SPEECH_WORDS, "int16"), partial(load_speech, "speech_commands"), SPEECH_ARCHIVE
+    ),
+    "speech_commands_mel": KnownDataset(
+        Form((1, 40, 98), 35, SPEECH_WORDS, "float32"),
+        partial(load_speech, "speech_commands_mel", mel=True),
+        SPEECH_ARCHIVE,
     ),
 }
-DATASETS = tuple(_BUILTIN)
-FORMS = {name: builtin.form for name, builtin in _BUILTIN.items()}
-"""What a model has to know of each of them."""

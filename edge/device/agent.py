@@ -21,7 +21,7 @@ from sparsyedge.edge.data import Samples
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.courier import Abandoned, Courier
-from sparsyedge.edge.device.energy import EnergyMeter, PhaseCost, PhaseRecorder, joules_text, meter_text, peak_rss_mb
+from sparsyedge.edge.device.energy import EnergyMeter, PhaseRecorder, joules_text, meter_text, peak_rss_mb
 from sparsyedge.edge.device.fitness import RETRY_FAILED_S, Fitness, Unfit
 from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
 from sparsyedge.edge.device.limits import Limits
@@ -38,6 +38,7 @@ from sparsyedge.edge.errors import (
     TrainingError,
 )
 from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused, Report, RoundTask
 from sparsyedge.edge.tensors import State, Tensors, count_regrown, first_nonfinite
@@ -45,8 +46,8 @@ from sparsyedge.edge.training.local_update import finish_update, needs_start, st
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.trainer import JobCancelled, LocalJob, Trained, train
+from sparsyedge.edge.wire.codecs import LOSSLESS
 from sparsyedge.edge.wire.error_feedback import Coded, encode_with_feedback, unpack_residual
-from sparsyedge.edge.wire.frame import LOSSLESS
 
 __all__ = ["Action", "Agent", "decide", "describe"]
 
@@ -285,7 +286,7 @@ class Agent:
         manifest = artifacts.manifest
         self._inputs.check_bounds(task, manifest)
         if self._fitted_to != task.manifest.sha256:
-            self._fitted = fit_to_model(self._samples, self._class_names, manifest, owner="this device's data")
+            self._fitted = fit_to_model(self._samples, self._class_names, manifest.form, owner="this device's data")
             self._fitted_to = task.manifest.sha256
         if task.model_id == manifest.initial_model:
             return self._holder.session(None, round_number=task.round), manifest

@@ -14,18 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, Self, cast
-
-import msgspec
+from typing import Protocol, Self, cast
 
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.phase_costs import Kind, Phase, PhaseCost
 
 __all__ = [
     "EnergyMeter",
-    "Kind",
     "NullMeter",
-    "Phase",
-    "PhaseCost",
     "PhaseRecorder",
     "above_idle",
     "joules_text",
@@ -38,21 +34,12 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["measured-board", "measured-rails", "battery", "modelled", "none"]
-"""How far to trust joules: the whole board's input, some of its rails (a processor's is one), the battery's own gauge,
-an estimate, nothing."""
-Phase = Literal["download", "train", "prune", "encode", "upload"]
-
 _GROUP = "sparsyedge.meters"
-# "auto" takes the most trustworthy kind that the device has, and never a model: that must be asked for by name. Within
-# a kind RAPL goes first: it measures the processor that trains, while a hwmon sensor may sit on any rail.
+# "auto" takes the most trustworthy kind that the device has, and never a model: that must be asked for by name.
 _KIND_ORDER: tuple[Kind, ...] = ("measured-board", "measured-rails", "battery")
-_NAME_ORDER = ("rapl", "pmic", "hwmon")
 
 LOST_SHARE = 0.1
 """A phase during which the sensor was silent for more than this share of the time has no joules."""
-
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class EnergyMeter(Protocol):
@@ -60,6 +47,8 @@ class EnergyMeter(Protocol):
 
     name: str
     kind: Kind
+    priority: int
+    """Which meter "auto" takes if several of one kind find a sensor: the highest, then the first by name."""
 
     @property
     def sample_hz(self) -> float:
@@ -88,6 +77,7 @@ class NullMeter:
 
     name: str = "none"
     kind: Kind = "none"
+    priority: int = 0
     sample_hz: float = 0.0
     lost_s: float = 0.0
 
@@ -105,13 +95,6 @@ class NullMeter:
     def read_joules(self) -> float:
         """Always 0."""
         return 0.0
-
-
-class PhaseCost(msgspec.Struct, frozen=True):
-    """Wall seconds and joules of one phase; joules are None where nothing measures or models them."""
-
-    seconds: NonNegative
-    joules: NonNegative | None
 
 
 class PhaseRecorder:
@@ -257,8 +240,9 @@ def _candidates(entries: dict[str, metadata.EntryPoint]) -> Iterator[type[Energy
 
 
 def _preference(meter: EnergyMeter) -> tuple[int, int, str]:
-    order = _NAME_ORDER.index(meter.name) if meter.name in _NAME_ORDER else len(_NAME_ORDER)
-    return _KIND_ORDER.index(meter.kind), order, meter.name
+    priority = getattr(meter, "priority", 0)
+    # A meter of another package may have no priority, or nonsense.
+    return _KIND_ORDER.index(meter.kind), -priority if isinstance(priority, int) else 0, meter.name
 
 
 def _probe_quietly(meter_class: type[EnergyMeter], root: Path) -> EnergyMeter | None:

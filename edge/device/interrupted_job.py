@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.wire.frame import decode_frame, encode_frame

@@ -9,19 +9,20 @@ Needs neither torch nor the onnx package nor protobuf, so that a device can writ
 
 from typing import TYPE_CHECKING
 
+from sparsyedge.edge.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from sparsyedge.edge.inference.predictor import Predictor
     from sparsyedge.edge.inference.score import Score, evaluate
 
 __all__ = ["Predictor", "Score", "evaluate"]
 
-_HOMES = {"Predictor": "predictor", "Score": "score", "evaluate": "score"}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is asked for: whoever only writes a model does without onnxruntime."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Whoever only writes a model does without onnxruntime.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Predictor": "sparsyedge.edge.inference.predictor",
+        "Score": "sparsyedge.edge.inference.score",
+        "evaluate": "sparsyedge.edge.inference.score",
+    },
+)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import msgspec
 
+from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.inference.onnx_format import Model, read_metadata_entry
 from sparsyedge.edge.inference.preprocessing import DataType, Layout, Preprocessing
 from sparsyedge.edge.inference.protobuf import Malformed, fields
-from sparsyedge.edge.model.artifacts import ClassName, Manifest, SampleType
+from sparsyedge.edge.model.artifacts import ClassName, Manifest
 
 __all__ = ["KEY_PREFIX", "Description", "Origin", "default_names", "describe", "read_description"]
 

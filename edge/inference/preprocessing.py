@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.inference.onnx_format import FLOAT, INT16, UINT8, node, scalar, value_info
-from sparsyedge.edge.model.artifacts import SampleType
 
 __all__ = ["FLOAT_MODEL_NAME", "MODEL_NAME", "DataType", "Layout", "Preprocessing", "preprocessings"]
 

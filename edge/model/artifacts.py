@@ -11,6 +11,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sparsyedge.edge.compatibility import OURS, Features, Span, missing_feature, own_software
+from sparsyedge.edge.data.dataset import MAX_CLASS_NAME
+from sparsyedge.edge.data.form import Form, SampleType
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
@@ -20,7 +22,6 @@ __all__ = [
     "DEFAULT_MAX_EPOCHS",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
-    "MAX_NAME",
     "PLAIN_ROLES",
     "STOCK_ROLES",
     "TRAINING_ROLES",
@@ -33,7 +34,6 @@ __all__ = [
     "Method",
     "OpLibrary",
     "Parameter",
-    "SampleType",
     "amend_manifest",
     "decode_manifest",
     "encode_manifest",
@@ -60,11 +60,7 @@ MAX_FILES = 32
 Role = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
 """A FileRole, or one of a later version: devices fetch only those they know, and coordinators offer all."""
 DEFAULT_MAX_EPOCHS = 1000
-SampleType = Literal["uint8", "int16", "float32"]
-"""How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
-MAX_NAME = 200
-"""Characters of a class's name."""
-ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CLASS_NAME)]
 
 
 class File(msgspec.Struct, frozen=True):
@@ -145,6 +141,11 @@ class Manifest(msgspec.Struct, frozen=True):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor of the state, by name."""
         return {parameter.name: parameter.shape for parameter in self.parameters}
+
+    @property
+    def form(self) -> Form:
+        """The form of the data that the model takes."""
+        return Form(self.input_shape, self.classes, self.class_names, self.sample_type)
 
     @property
     def prunable(self) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from msgspec import UNSET, UnsetType
 
 from sparsyedge.edge.compatibility import FIRST, Features, Speaks, VersionNumber, read_demand, require_understood
 from sparsyedge.edge.config import Identifier
-from sparsyedge.edge.device.energy import Kind, PhaseCost
 from sparsyedge.edge.errors import FrameError, VersionError
+from sparsyedge.edge.phase_costs import Kind, PhaseCost
 from sparsyedge.edge.text import MAX_TEXT
-from sparsyedge.edge.wire.envelope import Codec
+from sparsyedge.edge.wire.codecs import LOSSLESS, Codec
 
 __all__ = [
     "CHUNK_BYTES",
@@ -129,8 +129,8 @@ class RoundTask(Message, frozen=True):
     sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     seed: int
     deadline_unix_s: float
-    codec: Codec = "lossless"
-    """How the values of updates travel; where there is nothing to be a difference to, int8 travels as bf16."""
+    codec: Codec = LOSSLESS
+    """How the values of updates travel; `codec_for` says how they travel without a base."""
     deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)] = ()
     """The model once more for devices that hold an earlier one, the latest of those first."""
     protocol: VersionNumber = FIRST.protocol.newest

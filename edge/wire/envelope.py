@@ -19,7 +19,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -27,11 +27,11 @@ import zstandard
 from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.wire.codecs import CODECS, Codec
 
 __all__ = [
     "MAGIC",
     "MAX_HEADER_BYTES",
-    "Codec",
     "FrameHeader",
     "Mask",
     "Other",
@@ -64,9 +64,6 @@ REPEATED_BYTE = 1
 CHECKSUM_BYTES = 4
 HONEST_BLOCK_BYTES = 1 << 10
 """zstd fills a block with 128 KiB unless it is told to end it; the splitter of its slow levels stops far above this."""
-
-Codec = Literal["lossless", "bf16", "int8"]
-"""How the values of weights travel; all other tensors always travel without loss."""
 
 MAX_NAME = 255
 MAX_DIMENSIONS = 8
@@ -102,7 +99,7 @@ class Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     difference: bool
     """Whether values are relative to the base's; a mask of dropped entries always goes with that."""
     scale: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """One step of an int8 difference, a float32."""
+    """One step of a difference that travels in steps (int8), a float32."""
 
     @property
     def size(self) -> int:
@@ -131,6 +128,7 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     base_check: Annotated[bytes, msgspec.Meta(max_length=BASE_CHECK_BYTES)]
     """From the base's values that the frame builds upon; empty where it builds upon none."""
     codec: Codec
+    """How the values of weights travel; all other tensors always travel without loss."""
     weights: Annotated[tuple[Weight, ...], msgspec.Meta(max_length=MAX_TENSORS)]
     others: Annotated[tuple[Other, ...], msgspec.Meta(max_length=MAX_TENSORS)]
     mask_bytes: Size
@@ -277,7 +275,7 @@ def check_tensors(header: FrameHeader, shapes: Mapping[str, tuple[int, ...]]) ->
     for weight in header.weights:
         if weight.kept > weight.size or (weight.mask is Mask.ALL and weight.kept < weight.size):
             raise FrameError(f"frame keeps {weight.kept} entries of {weight.name}, which has {weight.size}")
-        if not weight.difference and (weight.mask is Mask.DROPPED or header.codec == "int8"):
+        if not weight.difference and (weight.mask is Mask.DROPPED or CODECS[header.codec].needs_base):
             raise FrameError(f"frame has no base for {weight.name}, which cannot be read without one")
     absent = sorted(set(shapes) - seen)
     if absent:

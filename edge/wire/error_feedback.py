@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, State, Tensors
-from sparsyedge.edge.wire.frame import LOSSLESS, Codec, codec_for, decode_lazily, encode_frame, frame_of
+from sparsyedge.edge.wire.codecs import CODECS, Codec, codec_for
+from sparsyedge.edge.wire.frame import decode_lazily, encode_frame, frame_of
 
 __all__ = ["Coded", "compensate", "encode_with_feedback", "left_over", "pack_residual", "unpack_residual"]
 
@@ -45,11 +46,12 @@ def encode_with_feedback(
 ) -> Coded:
     """The state with what the last frame left over, as a frame; without loss, the residual has nothing to say."""
     used = codec_for(codec, base)
-    sent = state if used == LOSSLESS else compensate(state, residual, prunable)
+    lossy = CODECS[used].lossy
+    sent = compensate(state, residual, prunable) if lossy else state
     encoded = encode_frame(
         sent, run=run, round_number=round_number, base_id=base_id, base=base, codec=used, prunable=prunable
     )
-    lost = b"" if used == LOSSLESS else pack_residual(left_over(sent, encoded.decoded, prunable))
+    lost = pack_residual(left_over(sent, encoded.decoded, prunable)) if lossy else b""
     return Coded(encoded.frame, encoded.decoded, lost)
 
 

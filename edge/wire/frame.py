@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.wire import native_codec as native
+from sparsyedge.edge.wire.codecs import CODECS, LOSSLESS, Codec
 from sparsyedge.edge.wire.envelope import (
     BASE_CHECK_BYTES,
-    Codec,
     FrameHeader,
     Other,
     SectionReader,
@@ -38,18 +38,14 @@ from sparsyedge.edge.wire.envelope import (
     seal,
     sections,
 )
-from sparsyedge.edge.wire.native_codec import Bits, Coding, MaskBits
-from sparsyedge.edge.wire.sparse_tensor import WORDS, CodedWeight, bits_of, decode_mask, encode_weight
+from sparsyedge.edge.wire.native_codec import Bits, MaskBits
+from sparsyedge.edge.wire.sparse_tensor import CodedWeight, bits_of, decode_mask, encode_weight
 
 __all__ = [
-    "DEFAULT_CODEC",
-    "LOSSLESS",
-    "Codec",
     "Encoded",
     "Frame",
     "FrameHeader",
     "LazyFrame",
-    "codec_for",
     "decode_frame",
     "decode_lazily",
     "encode_frame",
@@ -57,10 +53,6 @@ __all__ = [
     "read_header",
 ]
 
-LOSSLESS: Codec = "lossless"
-DEFAULT_CODEC: Codec = "bf16"
-"""Of a run that names none: the smallest with no measurable cost in accuracy (docs/explanation/wire.md)."""
-CODINGS: dict[Codec, Coding] = {"lossless": Coding.LOSSLESS, "bf16": Coding.BF16, "int8": Coding.INT8}
 PIECE_BYTES = 1 << 16
 
 # Trained values repeat nothing worth pointing back to: matches that zstd finds in them are chance, and cost more than
@@ -85,11 +77,6 @@ class Frame:
     state: State
 
 
-def codec_for(codec: Codec, base: Mapping[str, FloatArray] | None) -> Codec:
-    """How a run with that codec codes a frame: int8 is a step from a base, so a frame without one is coded in bf16."""
-    return "bf16" if codec == "int8" and base is None else codec
-
-
 def encode_frame(
     state: Mapping[str, FloatArray],
     *,
@@ -104,7 +91,7 @@ def encode_frame(
     frame = frame_of(
         state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable
     )
-    if codec != LOSSLESS:
+    if CODECS[codec].lossy:
         return Encoded(frame, decode_frame(frame, read_header(frame).shapes, base).state)
     return Encoded(frame, {name: np.asarray(tensor, dtype=np.float32) for name, tensor in state.items()})
 
@@ -212,8 +199,9 @@ class _Opened:
         """Put the words of every tensor at the end of its place."""
         header = self.header
         weights = [_last(places[weight.name], weight.kept) for weight in header.weights]
-        _fill(self.weight_section, weights, WORDS[header.codec])
-        _fill(self.other_section, [_last(places[other.name], other.size) for other in header.others], WORDS[LOSSLESS])
+        others = [_last(places[other.name], other.size) for other in header.others]
+        _fill(self.weight_section, weights, CODECS[header.codec].word)
+        _fill(self.other_section, others, CODECS[LOSSLESS].word)
 
 
 def _open(frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None) -> _Opened:
@@ -241,9 +229,10 @@ def _kept(tensor: Weight | Other) -> int:
 def _expand(bits: Bits, tensor: Weight | Other, mask: MaskBits | None, near: Bits | None, codec: Codec) -> None:
     """Make the tensor of its words, in place."""
     if isinstance(tensor, Weight):
-        native.expand(bits, count=tensor.kept, mask=mask, base=near, coding=CODINGS[codec], scale=tensor.scale)
+        coding = CODECS[codec].coding
+        native.expand(bits, count=tensor.kept, mask=mask, base=near, coding=coding, scale=tensor.scale)
     elif near is not None:
-        native.expand(bits, count=tensor.size, mask=None, base=near, coding=Coding.LOSSLESS)
+        native.expand(bits, count=tensor.size, mask=None, base=near, coding=CODECS[LOSSLESS].coding)
 
 
 # ---- the base --------------------------------------------------------------------------------------------------------

@@ -14,17 +14,11 @@ from numpy.typing import NDArray
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire import native_codec as native
-from sparsyedge.edge.wire.envelope import Codec, Mask, Weight
+from sparsyedge.edge.wire.codecs import CODECS, Codec
+from sparsyedge.edge.wire.envelope import Mask, Weight
 from sparsyedge.edge.wire.native_codec import Bits, Bytes, MaskBits, Positions
 
-__all__ = ["WORDS", "CodedWeight", "bits_of", "decode_mask", "encode_weight"]
-
-WORDS: dict[Codec, np.dtype[Any]] = {
-    "lossless": np.dtype("<u4"),
-    "bf16": np.dtype("<u2"),
-    "int8": np.dtype("i1"),
-}
-"""What one value of a weight is before it is cut into byte planes."""
+__all__ = ["CodedWeight", "bits_of", "decode_mask", "encode_weight"]
 
 NESTED_LIMIT = 2
 """A mask of dropped entries needs a base with at most this many non-zeros per kept one: one with more is no shorter way
@@ -54,7 +48,7 @@ def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec:
     bits = bits_of(tensor)
     base_bits = None if base is None else bits_of(base)
     # A pruned entry may be -0.0. Without loss it stays one; a lossy code would make it a small number, so it goes.
-    significant = native.ANY_BIT if codec == "lossless" else native.MAGNITUDE
+    significant = native.MAGNITUDE if CODECS[codec].lossy else native.ANY_BIT
     count = native.count_nonzero(bits, significant)
     kept = None if count == bits.size else native.nonzero(bits, count, significant)
     if kept is None:
@@ -62,7 +56,7 @@ def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec:
     else:
         mask, codes, near = _encode_mask(kept.positions, bits.size, base_bits)
     try:
-        words, scale = _encode_values(bits if kept is None else kept.values, near, codec)
+        words, scale = CODECS[codec].words_of(bits if kept is None else kept.values, near)
     except FrameError as error:
         raise FrameError(f"{name} cannot travel as {codec}: {error}") from error
     entry = Weight(name, tuple(tensor.shape), count, mask, codes[0], base is not None, scale)
@@ -106,14 +100,3 @@ def _encode_mask(positions: Positions, size: int, base: Bits | None) -> tuple[Ma
     if 2 * positions.size > size:
         return Mask.ZEROS, native.rice_encode(native.complement(positions, size)), entries
     return Mask.KEPT, native.rice_encode(positions), entries
-
-
-def _encode_values(values: Bits, base: Bits | None, codec: Codec) -> tuple[NDArray[Any], float]:
-    if codec == "lossless":
-        return (values if base is None else native.difference(values, base)), 0.0
-    if codec == "bf16":
-        halves = native.bf16(values)
-        return (halves if base is None else native.difference(halves, native.bf16(base))), 0.0
-    if base is None:
-        raise FrameError("there is no base that it could be a difference to")
-    return native.steps_of(values, base)

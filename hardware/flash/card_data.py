@@ -15,24 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100
 from sparsyedge.edge.data.dataset import Dataset
 from sparsyedge.edge.data.download import Archive
 from sparsyedge.edge.data.form import describe, form_of
-from sparsyedge.edge.data.loaders import known_datasets, load
-from sparsyedge.edge.data.speech import SPEECH_ARCHIVE
+from sparsyedge.edge.data.loaders import DATASETS, known_datasets, load
 from sparsyedge.edge.errors import FlashError
 
 __all__ = ["CardData", "card_data", "check_named"]
 
-PACKED = ("digits",)
-"""Data sets that need more than a board has, and are small enough to travel."""
-DOWNLOADED: dict[str, Archive] = {
-    "cifar10": CIFAR10.archive,
-    "cifar100": CIFAR100.archive,
-    "speech_commands": SPEECH_ARCHIVE,
-    "speech_commands_mel": SPEECH_ARCHIVE,
-}
+PACKED = tuple(name for name, known in DATASETS.items() if known.archive is None)
+"""Data sets of a Python package that boards do not have; they are small enough to travel."""
+DOWNLOADED = {name: known.archive for name, known in DATASETS.items() if known.archive is not None}
 """Data sets that a device fetches for itself."""
 LINK_BYTES_PER_S = 10e6 / 8
 """Of an ordinary connection, to say how long a download takes at least."""

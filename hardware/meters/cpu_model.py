@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 
 __all__ = ["CpuModelMeter"]
 
@@ -24,6 +24,7 @@ class CpuModelMeter:
 
     name: str = "cpu-model"
     kind: Kind = "modelled"
+    priority: int = 0
     sample_hz: float = 0.0
     lost_s: float = 0.0
 

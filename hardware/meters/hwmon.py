@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 from sparsyedge.hardware.meters.sampler import PowerSampler
 
 __all__ = ["Channel", "HwmonMeter", "find_channels"]
@@ -56,6 +56,7 @@ class HwmonMeter(PowerSampler):
 
     name: str = "hwmon"
     kind: Kind = "measured-rails"
+    priority: int = 10
 
     def __init__(self, channels: list[Channel], *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(lambda: sum(channel.watts() for channel in channels), period_s=SAMPLE_PERIOD_S, clock=clock)

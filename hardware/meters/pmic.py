@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 from sparsyedge.hardware.meters.sampler import PowerSampler
 
 __all__ = ["PmicMeter", "rail_watts"]
@@ -35,6 +35,7 @@ class PmicMeter(PowerSampler):
 
     name: str = "pmic"
     kind: Kind = "measured-rails"
+    priority: int = 20
 
     def __init__(self, command: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(lambda: rail_watts(_ask(command)), period_s=SAMPLE_PERIOD_S, clock=clock)

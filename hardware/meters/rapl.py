@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 
 __all__ = ["RaplMeter"]
 
@@ -48,6 +48,7 @@ class RaplMeter:
 
     name: str = "rapl"
     kind: Kind = "measured-rails"
+    priority: int = 30  # it measures the processor that trains; a hwmon sensor may sit on any rail
     sample_hz: float = 0.0
 
     def __init__(self, packages: list[_Package]) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparsyedge.edge.device.energy import Kind
+from sparsyedge.edge.phase_costs import Kind
 
 __all__ = ["NoReading", "PowerSampler"]
 
@@ -28,6 +28,7 @@ class PowerSampler:
 
     name: str
     kind: Kind
+    priority: int = 0
 
     def __init__(
         self, read_watts: Callable[[], float], *, period_s: float, clock: Callable[[], float] = time.monotonic

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sparsyedge.edge.device.energy import Kind
 from sparsyedge.edge.device.termux_api import battery_status, find_command
+from sparsyedge.edge.phase_costs import Kind
 from sparsyedge.hardware.meters.battery_units import amperes, volts
 from sparsyedge.hardware.meters.sampler import NoReading, PowerSampler
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import msgspec
 import pytest
-from fixtures.repository import DOCS
+from fixtures.repository import DOCS, REPOSITORY
 
+from sparsyedge.benchmarks.simulate.config import load_simulated_run
+from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.coordinator.config import RunConfig, load_run_config
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.resume import check_same_run
@@ -108,6 +111,38 @@ def test_values__invalid(tmp_path: Path, more: str, sentence: str) -> None:
     assert "RUN.toml" in str(caught.value)
 
 
+def test_a_table_of_another_command_is_checked_and_left_alone(tmp_path: Path) -> None:
+    with_table = read(tmp_path, "[simulation]\ndevices = 3\nnorm_guard = false\n")
+    assert type(with_table) is RunConfig
+    assert with_table == read(tmp_path)
+    assert with_table.bounded_aggregation == AggregationConfig()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("[simulation]\ndevices = 3\nalhpa = 1.0", r"unknown key `simulation.alhpa`; did you mean `alpha`\?"),
+        ("[simulation]\nalpha = 1.0", r"key `simulation.devices` is missing; add it"),
+        ("[simulations]\ndevices = 3", r"unknown key `simulations`; did you mean `simulation`\?"),
+    ],
+)
+@pytest.mark.parametrize("load", [load_run_config, load_simulated_run])
+def test_every_command_says_the_same_of_a_wrong_table(
+    tmp_path: Path, load: Callable[[Path], RunConfig], more: str, sentence: str
+) -> None:
+    path = tmp_path / "RUN.toml"
+    path.write_text(MINIMAL + more)
+    with pytest.raises(ConfigError, match=sentence):
+        load(path)
+
+
+def test_the_coordinator_does_not_know_of_simulations() -> None:
+    knowing = [
+        path for path in (REPOSITORY / "coordinator").rglob("*.py") if re.search("(?i)simulat", path.read_text())
+    ]
+    assert knowing == []
+
+
 def test_name__invalid(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="key `name` is missing"):
         read(tmp_path, base=MINIMAL.replace('name = "r1"', ""))
@@ -150,3 +185,17 @@ def test_a_run_goes_on_when_its_folder_was_moved(tmp_path: Path, dataset: str, r
     store = Store.create(tmp_path, name="r", fleet="f", rounds=1, dense_bytes=1, config=config)
     with closing(store), expected:
         check_same_run(moved, store)
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [("null", nullcontext()), ('{"devices":3}', pytest.raises(RunError, match=r"begun with `simulation`, by another"))],
+)
+def test_a_run_goes_on_with_a_key_of_another_command_only_if_it_is_empty(
+    tmp_path: Path, stored: str, expected: AbstractContextManager[object]
+) -> None:
+    begun = RunConfig(name="r", artifacts="a", run_dir=str(tmp_path), dataset="x", rounds=1, cohort_size=1)
+    config = f'{{"simulation":{stored},{msgspec.json.encode(begun).decode()[1:]}'
+    store = Store.create(tmp_path, name="r", fleet="f", rounds=1, dense_bytes=1, config=config)
+    with closing(store), expected:
+        assert check_same_run(begun, store) == begun

@@ -14,8 +14,9 @@ from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.fleet.leader import Leader
 from sparsyedge.coordinator.record.observer import SilentObserver
-from sparsyedge.coordinator.record.records import Progress, RunSummary, Stretch
+from sparsyedge.coordinator.record.records import RunSummary, Stretch
 from sparsyedge.coordinator.rounds.events import ModelReady
+from sparsyedge.coordinator.rounds.progress import Progress
 from sparsyedge.coordinator.rounds.stages import Open, Waiting
 from sparsyedge.coordinator.rounds.state_machine import restore
 from sparsyedge.edge.errors import RunError

@@ -20,10 +20,10 @@ from sparsyedge.coordinator.record import store_reader
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import STORE_NAME
 from sparsyedge.edge.config import BrokerConfig
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import LinkError, RunError, TrainingError
 from sparsyedge.edge.inference.description import read_description
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import Accepted, DeviceStatus, Refused, encode
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.storage import sha256_file

@@ -9,28 +9,107 @@ from pathlib import Path
 import pytest
 
 from sparsyedge.edge import cli
+from sparsyedge.edge.command_list import EDGE
+from sparsyedge.edge.commands import installed_commands as installed_commands_module
+from sparsyedge.edge.commands.command_table import Command
+from sparsyedge.edge.commands.installed_commands import find_command, installed_commands
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.installation import install_command
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int]], None]:
-    """Makes a function the subcommand `edge`."""
+def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Installs a package whose metadata declares a subcommand."""
 
-    def install(run: Callable[[list[str]], int]) -> None:
-        module = types.ModuleType("sparsyedge_test_command")
-        module.main = run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(cli.COMMANDS, "edge", (f"{module.__name__}:main", "a command of this test"))
+    def install(name: str, address: str) -> None:
+        record = tmp_path / "toys-1.0.dist-info"
+        record.mkdir()
+        (record / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+        (record / "entry_points.txt").write_text(f"[sparsyedge.commands]\n{name} = {address}\n")
+        monkeypatch.syspath_prepend(tmp_path)
 
     return install
 
 
+@pytest.fixture
+def command(
+    declare: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[list[str]], int]], None]:
+    """Makes a function the subcommand `toy` of another package."""
+
+    def install(run: Callable[[list[str]], int]) -> None:
+        module = types.ModuleType("toys")
+        module.main = run  # type: ignore[attr-defined]
+        module.TOY = Command("toys:main", "a command of this test")  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "toys", module)
+        declare("toy", "toys:TOY")
+
+    return install
+
+
+HELP = """\
+usage: sparsyedge [-h] [-v] [--version] SUBCOMMAND ...
+
+On-device training runtime for sparse federated learning.
+
+  demo         a whole federated run on this machine, in one command
+  export       make the artifacts that devices train: graphs, checkpoint, manifest
+  coordinator  lead a fleet through the rounds of a run
+  simulate     a run of many simulated devices on this machine
+  bench        measure this machine: training steps and the wire, against peers
+  report       plots of one run, or of several beside each other
+  flash        make cards and phones that become devices by themselves
+  edge         run this machine as a device of a fleet
+  predict      say what a run's model sees in images and .npz files
+  methods      list the methods that a run can be trained with
+  frame        look into a frame: a model or an update as it travels
+  completion   print what lets a shell complete these commands
+
+options, here and after every subcommand:
+  -h, --help     show a help page and leave
+  -v, --verbose  log more, for debugging
+  --version      print the version and leave
+"""
+
+
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
-def test_help_lists_every_subcommand(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_subcommand_in_the_order_of_the_declarations(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(argv) == 0
-    output = capsys.readouterr().out
-    assert all(f"  {name} " in output for name in cli.COMMANDS)
+    assert capsys.readouterr().out == HELP
+
+
+def test_another_package_can_bring_a_subcommand(
+    command: Callable[[Callable[[list[str]], int]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(lambda argv: 0)
+    assert cli.main([]) == 0
+    assert "shell complete these commands\n  toy          a command of this test\n" in capsys.readouterr().out
+
+
+def test_another_package_cannot_replace_a_subcommand(declare: Callable[[str, str], None]) -> None:
+    declare("edge", "toys:TOY")
+    assert find_command("edge") is EDGE
+
+
+@pytest.mark.parametrize("address", ["nowhere:TOY", "sparsyedge.edge.command_list:NOTHING", "sparsyedge.edge.cli:main"])
+def test_a_subcommand_that_does_not_load_leaves_the_others_listed(
+    address: str, declare: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    declare("toy", address)
+    assert "edge" in installed_commands()
+    assert "toy" not in installed_commands()
+    assert f"subcommand toy ({address}) cannot be loaded and is left out" in caplog.text
+
+
+def test_an_install_older_than_its_sources_is_told_to_install_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(installed_commands_module, "GROUP", "sparsyedge.nothing")
+    assert cli.main(["edge"]) == 2
+    assert "lists no subcommands (entry points of group sparsyedge.nothing)" in (error := capsys.readouterr().err)
+    assert f"run `{install_command()}`" in error
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +125,7 @@ def test_unknown_subcommand_is_refused_with_the_nearest_one(capsys: pytest.Captu
 
 def test_unknown_subcommand_like_no_other_is_refused_with_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["xyz"]) == 2
-    assert f"allowed are {', '.join(cli.COMMANDS)}" in capsys.readouterr().err
+    assert "allowed are demo, export, coordinator, simulate, bench, report, flash, edge, " in capsys.readouterr().err
 
 
 def test_subcommand_gets_the_other_arguments_and_gives_the_exit_code(
@@ -59,7 +138,7 @@ def test_subcommand_gets_the_other_arguments_and_gives_the_exit_code(
         return 7
 
     command(run)
-    assert cli.main(["edge", "--config", "x"]) == 7
+    assert cli.main(["toy", "--config", "x"]) == 7
     assert seen == ["--config", "x"]
 
 
@@ -70,7 +149,7 @@ def test_named_fault_is_one_sentence_without_a_traceback(
         raise ConfigError("key `x` is unknown")
 
     command(run)
-    assert cli.main(["edge"]) == 2
+    assert cli.main(["toy"]) == 2
     assert capsys.readouterr().err == "sparsyedge: error: key `x` is unknown\n"
 
 
@@ -108,7 +187,7 @@ def test_interrupt_ends_with_the_code_that_shells_expect(
         raise KeyboardInterrupt
 
     command(run)
-    assert cli.main(["edge"]) == 130
+    assert cli.main(["toy"]) == 130
 
 
 def run_cli(*argv: str) -> list[str]:
@@ -133,10 +212,13 @@ def test_device_with_a_bad_config_ends_with_a_sentence(tmp_path: Path) -> None:
     assert result.stderr == f"sparsyedge: error: {path}: unknown key `thread`; did you mean `threads`?\n"
 
 
-def test_command_line_imports_nothing_but_the_base_of_edge() -> None:
-    probe = "import sys, sparsyedge.edge.cli; print(*{'numpy', 'torch', 'onnxruntime', 'paho'} & set(sys.modules))"
+def test_the_help_page_imports_nothing_heavy() -> None:
+    probe = (
+        "import sys; from sparsyedge.edge.cli import main; main(['--help']); "
+        "print(*{'numpy', 'torch', 'onnxruntime', 'paho', 'rich', 'msgspec'} & set(sys.modules), file=sys.stderr)"
+    )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30, check=True)
-    assert result.stdout.strip() == ""
+    assert result.stderr.strip() == ""
 
 
 def test_device_never_imports_torch() -> None:

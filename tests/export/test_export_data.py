@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsyedge.edge.data import FORMS, Form
+from sparsyedge.edge.data import DATASETS, Form
 from sparsyedge.edge.errors import ConfigError, DataError, SparsyedgeError
 from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 from sparsyedge.export.command import main
@@ -61,8 +61,8 @@ def test_names_come_from_folders(tmp_path: Path) -> None:
 def test_a_well_known_data_set_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SPARSYEDGE_DATA", raising=False)
-    for name, form in FORMS.items():
-        assert understand(name)[0] == form
+    for name, known in DATASETS.items():
+        assert understand(name)[0] == known.form
 
 
 def test_float_data_is_said_to_be_used_as_it_is(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from PIL import Image
 
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.data import load
-from sparsyedge.edge.device.energy import Kind
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.phase_costs import Kind
 
 pytestmark = pytest.mark.heavy
 

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from sparsyedge.benchmarks.attacks import command
-from sparsyedge.benchmarks.attacks.members import ATTACKS, CLAIM, ForgingSession, flip
 from sparsyedge.benchmarks.attacks.result import Result, Settings
 from sparsyedge.benchmarks.attacks.tables import print_table
 from sparsyedge.benchmarks.simulate import simulate
+from sparsyedge.benchmarks.simulate.hostile_members import ATTACKS, CLAIM, ForgingSession, flip
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.errors import ConfigError

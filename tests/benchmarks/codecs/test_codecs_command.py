@@ -11,7 +11,7 @@ from sparsyedge.benchmarks.codecs import command as codecs
 from sparsyedge.benchmarks.codecs.command import Result, Settings, default_codec, verdict
 from sparsyedge.benchmarks.common.paired import Interval
 from sparsyedge.edge import cli
-from sparsyedge.edge.wire.frame import Codec
+from sparsyedge.edge.wire.codecs import Codec
 
 SETTINGS = Settings(
     dataset="digits",

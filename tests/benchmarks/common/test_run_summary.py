@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sparsyedge.benchmarks.common.run_summary import print_rounds, print_summary
 from sparsyedge.coordinator.record.records import DeviceRecord, RoundRecord, RunRecord, RunSummary
-from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.phase_costs import PhaseCost
 
 
 def round_of(number: int, **changes: int) -> RoundRecord:

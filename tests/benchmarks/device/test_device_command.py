@@ -15,8 +15,8 @@ from sparsyedge.benchmarks.device.measurement import Turn
 from sparsyedge.benchmarks.device.plots import draw, page
 from sparsyedge.benchmarks.device.result import DeviceResult, read_result, summarise
 from sparsyedge.benchmarks.device.tables import comparison, energy_line, summary
-from sparsyedge.edge.device.energy import Kind, PhaseCost
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.phase_costs import Kind, PhaseCost
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

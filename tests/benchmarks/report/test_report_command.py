@@ -21,8 +21,8 @@ from sparsyedge.benchmarks.report.style import figure_style, run_looks
 from sparsyedge.coordinator.model.mask_files import MaskFiles
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import AcceptedUpdate, ClosedRound, Store
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import ConfigError, RunError
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import Report
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"

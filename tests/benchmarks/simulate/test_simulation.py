@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.benchmarks.simulate.command import main
+from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
 from sparsyedge.benchmarks.simulate.hub import HeldClock
 from sparsyedge.benchmarks.simulate.pipe import matches
 from sparsyedge.benchmarks.simulate.shares import device_names
-from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizerConfig
-from sparsyedge.coordinator.config import ExportConfig, LearningRateConfig, RunConfig, SimulationConfig
+from sparsyedge.coordinator.aggregation_config import ServerOptimizerConfig
+from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.model.initial_model import read_given_model
 from sparsyedge.coordinator.record.observer import SilentObserver
 from sparsyedge.coordinator.record.records import RoundRecord
@@ -37,13 +38,13 @@ from sparsyedge.edge.tensors import model_id
 from sparsyedge.edge.training.session import Runtime
 
 DEVICES = 40
-MakeConfig = Callable[..., RunConfig]
+MakeConfig = Callable[..., SimulatedRunConfig]
 
 
 @pytest.fixture
 def make_config(digits_artifacts: Artifacts, tmp_path: Path) -> MakeConfig:
-    def make(folder: str = "run", *, devices: int = DEVICES, **changes: object) -> RunConfig:
-        config = RunConfig(
+    def make(folder: str = "run", *, devices: int = DEVICES, **changes: object) -> SimulatedRunConfig:
+        config = SimulatedRunConfig(
             name="sim",
             artifacts=str(digits_artifacts.directory),
             run_dir=str(tmp_path / folder),
@@ -135,7 +136,7 @@ DIES_IN_ROUND_2 = """
 import os, pathlib, signal, sys
 import msgspec
 from sparsyedge.benchmarks.simulate import simulate
-from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig
 from sparsyedge.coordinator.record.observer import SilentObserver
 from sparsyedge.coordinator.record.records import RoundRecord
 
@@ -145,7 +146,7 @@ class Dies(SilentObserver):
             os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    simulate(msgspec.json.decode(pathlib.Path(sys.argv[1]).read_bytes(), type=RunConfig), observer=Dies())
+    simulate(msgspec.json.decode(pathlib.Path(sys.argv[1]).read_bytes(), type=SimulatedRunConfig), observer=Dies())
 """
 
 

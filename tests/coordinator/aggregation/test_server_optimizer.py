@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from sparsyedge.coordinator.aggregation.server_optimizer import ServerOptimizer, ServerOptimizerConfig
+from sparsyedge.coordinator.aggregation.server_optimizer import OPTIMIZERS, ServerOptimizer, make_optimizer
+from sparsyedge.coordinator.aggregation_config import OptimizerName, ServerOptimizerConfig
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State, model_id
 
-Name = Literal["fedavg", "fedavgm", "fedadam"]
-NAMES: tuple[Name, ...] = ("fedavg", "fedavgm", "fedadam")
-
 
 def optimizer(manifest: Manifest, **values: object) -> ServerOptimizer:
-    return ServerOptimizer(ServerOptimizerConfig(**values), manifest)  # type: ignore[arg-type]
+    return make_optimizer(ServerOptimizerConfig(**values), manifest)  # type: ignore[arg-type]
 
 
 def mean_of(base: State, seed: int) -> State:
@@ -30,6 +28,19 @@ def mean_of(base: State, seed: int) -> State:
 
 def copy(state: State) -> State:
     return {name: tensor.copy() for name, tensor in state.items()}
+
+
+def test_every_name_of_the_config_has_a_class() -> None:
+    assert tuple(OPTIMIZERS) == get_args(OptimizerName)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("fedavg", 1.0), ("fedavgm", 1.0), ("fedadam", 0.01)])
+def test_an_optimizer_brings_its_own_learning_rate(
+    name: OptimizerName, rate: float, manifest: Manifest, initial: State
+) -> None:
+    mean = mean_of(initial, 1)
+    left_out, given = optimizer(manifest, name=name), optimizer(manifest, name=name, learning_rate=rate)
+    assert model_id(left_out.step(initial, copy(mean))) == model_id(given.step(initial, copy(mean)))
 
 
 def test_fedavg_is_the_mean_itself(manifest: Manifest, initial: State) -> None:
@@ -57,9 +68,9 @@ def test_fedadam_takes_steps_of_its_own_size(manifest: Manifest, initial: State)
     np.testing.assert_allclose(moved["fc.bias"], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weights_that_no_device_kept_are_zero_whatever_the_step_says(
-    name: Name, manifest: Manifest, initial: State
+    name: OptimizerName, manifest: Manifest, initial: State
 ) -> None:
     server = optimizer(manifest, name=name, learning_rate=0.7)
     base = initial
@@ -71,8 +82,10 @@ def test_weights_that_no_device_kept_are_zero_whatever_the_step_says(
         assert np.count_nonzero(base["fc.weight"]) <= np.count_nonzero(~gone)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_running_statistics_are_averaged_and_never_stepped(name: Name, manifest: Manifest, initial: State) -> None:
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_running_statistics_are_averaged_and_never_stepped(
+    name: OptimizerName, manifest: Manifest, initial: State
+) -> None:
     server = optimizer(manifest, name=name, learning_rate=0.7)
     base = initial
     for seed in range(3):
@@ -81,8 +94,8 @@ def test_running_statistics_are_averaged_and_never_stepped(name: Name, manifest:
         assert np.array_equal(base["bn.running_var"], mean["bn.running_var"])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_restart_does_not_change_a_bit(name: Name, manifest: Manifest, initial: State) -> None:
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_restart_does_not_change_a_bit(name: OptimizerName, manifest: Manifest, initial: State) -> None:
     undisturbed, base = optimizer(manifest, name=name), initial
     restarted, other = optimizer(manifest, name=name), initial
     for seed in range(4):

@@ -11,8 +11,8 @@ import pytest
 from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import AcceptedUpdate, ClosedRound, Store
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import ConfigError, RunError
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import Report
 
 

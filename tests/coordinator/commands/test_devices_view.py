@@ -19,7 +19,7 @@ from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.commands.watch import EVERY_S
 from sparsyedge.coordinator.record.store import AcceptedUpdate, Store
-from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import DeviceStatus, Report
 
 LIMIT_S = 30.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparsyedge.coordinator.fleet.inbox import Chunk, Garbage, Kept, Reported, StatusChanged, read
 from sparsyedge.coordinator.rounds.events import OfferReceived
-from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, decode, encode
 

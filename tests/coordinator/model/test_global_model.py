@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import cast, get_args
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -28,11 +28,11 @@ from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.chunks import Assembly, blob_of
 from sparsyedge.edge.protocol.messages import Offer, RoundTask, Topics, decode
 from sparsyedge.edge.tensors import State, Tensors, count_nonzero, model_id
+from sparsyedge.edge.wire.codecs import CODECS, Codec
 from sparsyedge.edge.wire.envelope import Mask
 from sparsyedge.edge.wire.error_feedback import Coded, encode_with_feedback, unpack_residual
-from sparsyedge.edge.wire.frame import Codec, decode_frame, read_header
+from sparsyedge.edge.wire.frame import decode_frame, read_header
 
-CODECS: tuple[Codec, ...] = get_args(Codec)
 DEVICES = ("d1", "d2")
 WEIGHT = "fc.weight"
 

@@ -13,8 +13,8 @@ from sparsyedge.coordinator.record import open_run
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.schema import SCHEMA_VERSION
 from sparsyedge.coordinator.record.store import STORE_NAME, AcceptedUpdate, ClosedRound, Store
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import RunError, StoreError
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import DeviceStatus, Report
 
 MODEL = "c" * 64

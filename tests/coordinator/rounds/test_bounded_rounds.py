@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from fixtures.reports import plain_report
 
+from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig, SimulationConfig
 from sparsyedge.coordinator.aggregation.rules import RULES
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName
-from sparsyedge.coordinator.config import RunConfig, SimulationConfig
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.model.update_checks import nonzero_budget
 from sparsyedge.coordinator.record.records import AdjustmentRecord, Evaluation
@@ -32,7 +32,7 @@ WEIGHT = "fc.weight"
 class Run:
     """A run and its updates, without a broker; the last device is hostile."""
 
-    def __init__(self, folder: Path, artifacts: Artifacts, initial: State, config: RunConfig) -> None:
+    def __init__(self, folder: Path, artifacts: Artifacts, initial: State, config: SimulatedRunConfig) -> None:
         self.folder, self.artifacts, self.initial, self.config = folder, artifacts, initial, config
         self.store = Store.create(folder, name="r", fleet="f", rounds=9, dense_bytes=1, config="{}")
         self.model = self.load(1)
@@ -88,7 +88,7 @@ class Runs:
 
     def make(self, name: str, aggregation: AggregationConfig | None, simulation: SimulationConfig | None = None) -> Run:
         folder = self._folder / name
-        config = RunConfig(
+        config = SimulatedRunConfig(
             name="r",
             artifacts="-",
             run_dir=str(folder),

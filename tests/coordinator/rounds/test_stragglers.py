@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from fixtures.clockwork import FIRST, PLAN, SECOND, Run, offer_of
 
-from sparsyedge.coordinator.record.records import OpenRecord, Progress
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.deadlines import FIRST_S, LEAST_S, MOST_S, OFFLINE_GRACE_S, patience_s, remember
 from sparsyedge.coordinator.rounds.events import (
@@ -21,6 +20,7 @@ from sparsyedge.coordinator.rounds.events import (
     ResumeRequested,
     Tick,
 )
+from sparsyedge.coordinator.rounds.progress import OpenRecord, Progress
 from sparsyedge.coordinator.rounds.stages import Closing, Open, Waiting
 from sparsyedge.coordinator.rounds.state_machine import restore
 

@@ -32,7 +32,7 @@ def model(**changes: Any) -> Manifest:
 
 
 def fit(data: Samples, names: tuple[str, ...] = (), **changes: Any) -> Samples:
-    return fit_to_model(data, names, model(**changes), owner="this device's data")
+    return fit_to_model(data, names, model(**changes).form, owner="this device's data")
 
 
 def floats(low: float, high: float) -> Samples:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsyedge.edge.data import DATASETS, FORMS, Form, form_of, load
+from sparsyedge.edge.data import DATASETS, Form, form_of, load
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.installation import install_command
@@ -42,7 +42,7 @@ def write_binary(folder: Path, version: CifarVersion, records_per_file: int = 4)
         records[:, version.label_bytes :] = np.arange(3072) % 251
         for record in records:
             record[0] = 77  # the coarse label of CIFAR-100, which is not the class
-            record[version.label_bytes - 1] = label % version.classes
+            record[version.label_bytes - 1] = label % version.form.classes
             label += 1
         records.tofile(folder / file)
 
@@ -205,7 +205,7 @@ def test_well_known_data_sets_are_named_with_and_without_their_data(tmp_path: Pa
     write_binary(tmp_path / "cifar-100-binary", CIFAR100)
     for name, first in (("digits", "0"), ("cifar10", "airplane"), ("cifar100", "apple")):
         dataset = load(name, tmp_path)
-        assert form_of(dataset) == FORMS[name]
+        assert form_of(dataset) == DATASETS[name].form
         assert dataset.names[0] == first
 
 
@@ -301,7 +301,7 @@ def test_a_path_that_is_no_file_is_refused_with_the_places_looked_at(tmp_path: P
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    assert DATASETS == ("digits", "cifar10", "cifar100", "speech_commands", "speech_commands_mel")
+    assert tuple(DATASETS) == ("digits", "cifar10", "cifar100", "speech_commands", "speech_commands_mel")
     with pytest.raises(DataError, match=r"digits, cifar10, cifar100, .*did you mean cifar10"):
         load("cifar-10")
 

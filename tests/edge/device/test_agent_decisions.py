@@ -12,8 +12,8 @@ from fixtures.fake_coordinator import (
 )
 
 from sparsyedge.edge.device.agent import Action, decide, describe
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.device.outbox import task_key
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import Report
 
 pytestmark = pytest.mark.timeout(60)

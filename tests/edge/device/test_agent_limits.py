@@ -8,6 +8,7 @@ from fixtures.fake_coordinator import TOPICS, Coordinator, FakeSession, round_ta
 from sparsyedge.edge.config import LimitsConfig
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.data.classes import fit_to_model
+from sparsyedge.edge.data.form import Form
 from sparsyedge.edge.device import agent as agent_module
 from sparsyedge.edge.device import courier as courier_module
 from sparsyedge.edge.device.agent import Agent
@@ -82,11 +83,11 @@ def test_a_device_whose_data_does_not_suit_the_model_declines_the_run(
 ) -> None:
     tried = []
 
-    def counted(data: Samples, names: tuple[str, ...], manifest: Manifest, *, owner: str) -> Samples:
+    def counted(data: Samples, names: tuple[str, ...], model: Form, *, owner: str) -> Samples:
         tried.append(data)
         coordinator.announce(round_task(round=2))
         coordinator.inbox.append(Received(TOPICS.round, encode(round_task(state="finished")), retained=False))
-        return fit_to_model(data, names, manifest, owner=owner)
+        return fit_to_model(data, names, model, owner=owner)
 
     monkeypatch.setattr(agent_module, "fit_to_model", counted)
     coordinator.announce(round_task())

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import msgspec
 import pytest
 
 from sparsyedge.edge.device.energy import (
     EnergyMeter,
-    Kind,
     NullMeter,
-    PhaseCost,
     PhaseRecorder,
     above_idle,
     joules_text,
@@ -26,6 +25,7 @@ from sparsyedge.edge.device.energy import (
     peak_rss_mb,
 )
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.phase_costs import Kind, PhaseCost
 
 
 class FakeMeter(NullMeter):
@@ -247,12 +247,19 @@ def test_modelled_joules_are_called_so_and_every_figure_names_its_source() -> No
     assert meter_text("cpu-model", "modelled", hz=0.0, idle_w=0.0) == "modelled (cpu-model)"
 
 
-def test_auto_prefers_rapl_to_hwmon(monkeypatch: pytest.MonkeyPatch) -> None:
-    hwmon = type("hwmon", (FakeMeter,), {"name": "hwmon"})
-    rapl = type("rapl", (FakeMeter,), {"name": "rapl"})
-    other = type("other", (FakeMeter,), {"name": "a-usb-meter"})
-    install(monkeypatch, hwmon=hwmon, other=other, rapl=rapl)
-    assert open_meter().name == "rapl"
+def test_auto_takes_the_highest_priority_within_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = type("zz", (FakeMeter,), {"name": "zz", "priority": 7})
+    second = type("aa", (FakeMeter,), {"name": "aa", "priority": 6})
+    silly = type("silly", (FakeMeter,), {"name": "0", "priority": "highest"})
+    install(monkeypatch, silly=silly, second=second, first=first)
+    assert open_meter().name == "zz"
+
+
+def test_auto_prefers_rapl_to_the_pmic_and_both_to_hwmon() -> None:
+    meters = [cast("type[EnergyMeter]", entry.load()) for entry in metadata.entry_points(group="sparsyedge.meters")]
+    rails = sorted((meter for meter in meters if meter.kind == "measured-rails"), key=lambda meter: -meter.priority)
+    assert [meter.name for meter in rails] == ["rapl", "pmic", "hwmon"]
+    assert len({meter.priority for meter in rails}) == 3
 
 
 def test_auto_without_any_meter_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

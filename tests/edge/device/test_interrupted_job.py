@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.prune import prune_global
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.session import Session

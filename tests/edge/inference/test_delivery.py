@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.inference.delivery import Weight, pieces_of, write_models
-from sparsyedge.edge.model.artifacts import Artifacts, Parameter, SampleType
+from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.reparametrise import power
 from sparsyedge.edge.tensors import FloatArray, State, dense_bytes
@@ -191,6 +192,7 @@ import sys
 for name in ("onnx", "torch", "google", "google.protobuf"):
     sys.modules[name] = None
 from pathlib import Path
+from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.inference.delivery import write_models

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from fixtures.repository import DOCS
 
-from sparsyedge.edge.device.energy import PhaseCost
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import (
     CHUNK_BYTES,
     Accepted,

@@ -3,8 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsyedge.edge.tensors import State, Tensors
+from sparsyedge.edge.wire.codecs import Codec
 from sparsyedge.edge.wire.error_feedback import compensate, left_over, pack_residual, unpack_residual
-from sparsyedge.edge.wire.frame import Codec, Encoded, encode_frame
+from sparsyedge.edge.wire.frame import Encoded, encode_frame
 
 lossy = st.sampled_from(["bf16", "int8"])
 seeds = st.integers(0, 2**32 - 1)

@@ -8,15 +8,15 @@ from hypothesis.extra import numpy as hnp
 
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.tensors import State, dense_bytes, model_id
+from sparsyedge.edge.wire.codecs import CODECS, Codec
 from sparsyedge.edge.wire.envelope import Mask
-from sparsyedge.edge.wire.frame import Codec, Encoded, decode_frame, encode_frame, read_header
+from sparsyedge.edge.wire.frame import Encoded, decode_frame, encode_frame, read_header
 
 BASE_ID = "ab" * 32
 SMALL: State = {
     "conv.weight": np.array([[0.0, 1.5], [-2.0, 0.0]], dtype=np.float32),
     "bn.bias": np.array([0.25], dtype=np.float32),
 }
-CODECS: tuple[Codec, ...] = ("lossless", "bf16", "int8")
 
 
 def shapes_of(state: State) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,8 @@ import pytest
 from fixtures.repository import DOCS, GOLDEN
 
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.wire.frame import Codec, decode_frame, encode_frame
+from sparsyedge.edge.wire.codecs import Codec
+from sparsyedge.edge.wire.frame import decode_frame, encode_frame
 
 BASE_ID = "ab" * 32
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.tensors import State
+from sparsyedge.edge.wire.codecs import Codec
 from sparsyedge.edge.wire.envelope import MAX_HEADER_BYTES, Mask, SectionReader
-from sparsyedge.edge.wire.frame import Codec, decode_frame, encode_frame, read_header
+from sparsyedge.edge.wire.frame import decode_frame, encode_frame, read_header
 
 # Decoding the honest frame takes far less; a length that is believed takes far more.
 ALLOWED_BYTES = 1 << 20

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from sparsyedge.edge.compatibility import OURS
-from sparsyedge.edge.device.energy import PhaseCost
 from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import (
     Accepted,
     Blob,

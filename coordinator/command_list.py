@@ -1,0 +1,14 @@
+"""The subcommands that this folder brings; pyproject.toml names them in the group `sparsyedge.commands`.
+
+`sparsyedge --help` imports this module: import nothing heavy here.
+"""
+
+from __future__ import annotations
+
+from sparsyedge.edge.commands.command_table import Command
+
+COORDINATOR = Command(
+    "sparsyedge.coordinator.commands.coordinator_command:main",
+    "lead a fleet through the rounds of a run",
+    extra="coordinator",
+)

@@ -1,0 +1,76 @@
+"""The codecs: how the values of weights travel. One row of `CODECS` is one codec.
+
+Config, messages, frames and benchmarks take the names from here. To add a codec, add its name to `Codec` and its row to
+`CODECS`, with a function that makes words of values, and a `Coding` by which the native codec turns words back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.wire import native_codec as native
+from sparsyedge.edge.wire.native_codec import Bits, Coding
+
+__all__ = ["CODECS", "DEFAULT_CODEC", "LOSSLESS", "Codec", "ValueCodec", "codec_for"]
+
+Codec = Literal["lossless", "bf16", "int8"]
+"""The name of a codec. Type checkers need the names spelled out; a test compares them with the table."""
+
+Words = NDArray[Any]
+
+
+def _exact_words(values: Bits, base: Bits | None) -> tuple[Words, float]:
+    return (values if base is None else native.difference(values, base)), 0.0
+
+
+def _bf16_words(values: Bits, base: Bits | None) -> tuple[Words, float]:
+    halves = native.bf16(values)
+    return (halves if base is None else native.difference(halves, native.bf16(base))), 0.0
+
+
+def _int8_words(values: Bits, base: Bits | None) -> tuple[Words, float]:
+    if base is None:
+        raise FrameError("there is no base that it could be a difference to")
+    return native.steps_of(values, base)
+
+
+@dataclass(frozen=True)
+class ValueCodec:
+    """One way to send the kept values of a weight."""
+
+    word: np.dtype[Any]
+    """One value before it is cut into byte planes."""
+    words_of: Callable[[Bits, Bits | None], tuple[Words, float]]
+    """Values as words, relative to the base's values if there is a base, and the scale (0 if the codec has none)."""
+    coding: Coding
+    """How the native codec turns words back into values."""
+    lossy: bool = True
+    without_base: Codec | None = None
+    """The codec of frames that have no base, if this one always needs a base."""
+
+    @property
+    def needs_base(self) -> bool:
+        return self.without_base is not None
+
+
+CODECS: dict[Codec, ValueCodec] = {
+    "lossless": ValueCodec(np.dtype("<u4"), _exact_words, Coding.LOSSLESS, lossy=False),
+    "bf16": ValueCodec(np.dtype("<u2"), _bf16_words, Coding.BF16),
+    "int8": ValueCodec(np.dtype("i1"), _int8_words, Coding.INT8, without_base="bf16"),
+}
+
+LOSSLESS: Codec = "lossless"
+"""The codec of everything but weights, and of weights where each bit counts."""
+DEFAULT_CODEC: Codec = "bf16"
+"""The codec of a run that names none: the smallest whose accuracy cannot be told from lossless (docs/wire.md)."""
+
+
+def codec_for(codec: Codec, base: object | None) -> Codec:
+    """The codec that a frame of a run with `codec` uses, given its base."""
+    return (CODECS[codec].without_base or codec) if base is None else codec

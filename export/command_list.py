@@ -1,0 +1,14 @@
+"""The subcommands that this folder brings; pyproject.toml names them in the group `sparsyedge.commands`.
+
+`sparsyedge --help` imports this module: import nothing heavy here.
+"""
+
+from __future__ import annotations
+
+from sparsyedge.edge.commands.command_table import Command
+
+EXPORT = Command(
+    "sparsyedge.export.command:main",
+    "make the artifacts that devices train: graphs, checkpoint, manifest",
+    extra="export",
+)
