@@ -22,7 +22,7 @@ from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.link import Received
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
-LIMIT_S = 180.0
+LIMIT_S = 300.0
 DEVICES = ("pi-01", "pi-02")
 
 pytestmark = pytest.mark.mosquitto
