@@ -76,14 +76,17 @@ bench-kernels: $(DEV_ENV)  ## speed of the op cases, convolutions beside dense t
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed --selection
 
 # Each test has a time limit in pyproject.toml. The suite has none: a busy machine takes longer, and that is no failure.
-# COVERAGE=yes ends with the share of our lines that ran.
+# COVERAGE=yes ends with the share of our lines that ran in the tests' own processes.
 COVERAGE ?=
-PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=)
+COVERED = $(if $(COVERAGE),@echo "coverage: $$($(BIN)/coverage report --format=total) % of lines ($(BIN)/coverage report shows which)")
 test-fast: $(DEV_ENV)  ## tests without brokers, exports and training, for every commit (under a minute)
 	$(PYTEST) -m 'not slow and not heavy' $(TESTS)
+	$(COVERED)
 
 test: $(DEV_ENV) $(STOCK_ENV) mosquitto cross-tools  ## all tests (a part of them: make test TESTS=tests/edge)
 	$(PYTEST) $(TESTS)
+	$(COVERED)
 
 # Only what a device installs, in a venv of its own.
 WHEEL := build/wheel

@@ -22,7 +22,7 @@ from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.channel import Received
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
-LIMIT_S = 180.0
+LIMIT_S = 300.0
 DEVICES = ("pi-01", "pi-02")
 
 pytestmark = pytest.mark.mosquitto

@@ -158,6 +158,7 @@ def test_a_model_evaluated_as_trained_has_the_largest_weights_of_each_layer_alon
     assert losses[0] == losses[1] != losses[2]
 
 
+@pytest.mark.heavy
 def test_a_run_says_what_its_rounds_came_to() -> None:
     train_part, test_part = make_samples(60, seed=1), make_samples(20, seed=2)
     run = TorchRun(

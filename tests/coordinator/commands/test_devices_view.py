@@ -22,7 +22,7 @@ from sparsyedge.coordinator.record.store import AcceptedUpdate, Store
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import DeviceStatus, Report
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 ONLINE = DeviceStatus(state="online", boot_id="x")
 BUSY, DONE, HOT, GONE, SPARE = (f"raspberry-pi-lab-{index:03}" for index in range(5))
 

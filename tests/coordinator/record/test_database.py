@@ -25,7 +25,7 @@ from sparsyedge.coordinator.record import store_reader
 from sparsyedge.coordinator.record.store import STORE_NAME, Store
 from sparsyedge.edge.errors import StoreError, StoreLocked
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 HOLDER = """
 import sqlite3, sys
 held = sqlite3.connect(sys.argv[1], isolation_level=None)

@@ -70,6 +70,7 @@ def refused(card: Path) -> str:
     return done.stderr
 
 
+@pytest.mark.heavy
 def test_wheels_that_the_fleet_signed_are_installed(card: Path) -> None:
     done = install(card)
     assert done.returncode == 0, done.stderr
@@ -124,6 +125,7 @@ def test_a_device_file_without_a_key_is_named(card: Path) -> None:
     assert "device.json cannot be read" in refused(card)
 
 
+@pytest.mark.heavy
 def test_what_lies_beside_the_signed_wheels_is_neither_run_nor_installed(card: Path) -> None:
     mark = card / "owned"
     code = f"open({str(mark)!r}, 'w')\n"

@@ -95,6 +95,7 @@ def built(folder: Path, *requires: str) -> Path:
     return add_wheel(folder, NAME, "numpy>=1.26", "onnxruntime>=1.19.2", *requires)
 
 
+@pytest.mark.heavy
 def test_a_wheelhouse_is_collected_once_and_then_reused(
     tmp_path: Path, keep: Callable[[Path], tuple[Path, list[str]]]
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_wheelhouse_is_collected_once_and_then_reused(
     assert (again / "pip-25.1-py3-none-any.whl").is_file()
 
 
+@pytest.mark.heavy
 def test_another_wheel_of_ours_has_a_wheelhouse_of_its_own_and_old_ones_go(
     tmp_path: Path, keep: Callable[[Path], tuple[Path, list[str]]]
 ) -> None:
