@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.repository import GOLDEN
 
 from sparsyedge.edge.model.artifacts import Artifacts, decode_manifest, encode_manifest
 from sparsyedge.edge.native import ABI_VERSION
@@ -28,7 +29,6 @@ from sparsyedge.edge.protocol.messages import (
 from sparsyedge.edge.security.enrolment_messages import Enrolled, EnrolRequest, NotEnrolled
 from sparsyedge.edge.security.trust import Trust
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
