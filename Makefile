@@ -249,10 +249,12 @@ $(VENV)/.release: $(VENV)/.installed
 # What a device installs, on any Python that has a stock onnxruntime: make test-device PYTHON=python3.13
 DEVICE_VERSION = $(shell $(PYTHON) -c 'import sys; print(*sys.version_info[:2], sep=".")')
 DEVICE_VENV = build/device-$(DEVICE_VERSION)
-DEVICE_TESTS := hypothesis pytest pytest-timeout pytest-xdist
+DEVICE_TESTS ?= tests/ci tests/edge tests/fuzz tests/hardware tests/native
+# What tests use beside the product: digits, a second broker, graphs of single ops.
+DEVICE_TOOLS := 'amqtt>=0.11.3,<0.13' hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
 test-device: mosquitto  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
 	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
 	rm -rf $(DEVICE_VENV)
 	$(PYTHON) -m venv $(DEVICE_VENV)
-	$(DEVICE_VENV)/bin/pip install --quiet '.[coordinator,images]' $(DEVICE_TESTS)
-	SPARSYEDGE_TEST_INSTALL=device $(DEVICE_VENV)/bin/python -m pytest -q -n 2 -p no:cacheprovider $(TESTS)
+	$(DEVICE_VENV)/bin/pip install --quiet '.[coordinator,images]' $(DEVICE_TOOLS)
+	SPARSYEDGE_TEST_INSTALL=device $(DEVICE_VENV)/bin/python -m pytest -q -n 2 -p no:cacheprovider $(DEVICE_TESTS)

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+# `make test-device` sets it. Without it a test that cannot import torch fails, as it should.
+DEVICE_ONLY = os.environ.get("SPARSYEDGE_TEST_INSTALL") == "device"
+
 pytest_plugins = [
-    # `make test-device` sets it. Without it a test that cannot import torch fails, as it should.
-    "fixtures.device_install" if os.environ.get("SPARSYEDGE_TEST_INSTALL") == "device" else "fixtures.artifacts",
+    *(["fixtures.device_install"] if DEVICE_ONLY else ["fixtures.artifacts", "fixtures.stock_runtime"]),
     "fixtures.broker",
     "fixtures.fake_coordinator",
     "fixtures.secured",
-    "fixtures.stock_runtime",
     "fixtures.tiers",
 ]
 

@@ -163,6 +163,7 @@ def test_missing_dependency_names_the_extra_that_brings_it(
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     monkeypatch.setattr("importlib.import_module", load)
+    monkeypatch.setattr(cli, "LAST_TRAINING_PYTHON", sys.version_info[:2])
     assert cli.main([name]) == 2
     assert f"needs the module {module}" in (error := capsys.readouterr().err)
     assert f"run `{install_command(extra)}`" in error

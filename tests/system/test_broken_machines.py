@@ -40,7 +40,8 @@ class Lab:
             (folder / f"{device}.toml").write_text(
                 f'id = "{device}"\nwork_dir = "work"\nthreads = 1\n[broker]\nport = {port}\n'
                 # A device stops in time by default; it must not break where it does not.
-                f'[limits]\nmin_free_disk_mb = 0\n[data]\ndataset = "digits"\n[data.partition]\ndevices = 2\nindex = {index}\n'
+                f'[limits]\nmin_free_disk_mb = 0\n[data]\ndataset = "digits"\n'
+                f"[data.partition]\ndevices = 2\nindex = {index}\n"
             )
         (folder / "run.toml").write_text(
             f'name = "digits"\nartifacts = "{artifacts}"\nrun_dir = "run"\ndataset = "digits"\nrounds = 900\n'
