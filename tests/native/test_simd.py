@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fixtures.op_cases.elsewhere import available_isas
+from fixtures.repository import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 KERNELS = REPOSITORY / "edge/native/kernels"
 ISAS = ("scalar", "avx2", "avx512", "neon")
 # As in CMakeLists.txt. GCC warns about its own AVX-512 intrinsics, hence no -Wall.
@@ -61,6 +61,7 @@ def tools_for(isa: str) -> tuple[str, list[str]]:
     return compiler, runner
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_function_does_what_the_scalar_one_does(isa: str, tmp_path: Path) -> None:
     compiler, runner = tools_for(isa)
