@@ -68,7 +68,7 @@ CODECS: dict[Codec, ValueCodec] = {
 LOSSLESS: Codec = "lossless"
 """The codec of everything but weights, and of weights where each bit counts."""
 DEFAULT_CODEC: Codec = "bf16"
-"""Used where a run names none: the smallest codec that accuracy cannot tell from lossless (docs/explanation/wire.md)."""
+"""Used where a run names none: the smallest that accuracy cannot tell from lossless (docs/explanation/wire.md)."""
 
 
 def codec_for(codec: Codec, base: object | None) -> Codec:
