@@ -233,7 +233,7 @@ tree-tools: cross-tools
 clean:  ## remove what was built and installed
 	rm -rf $(VENV) $(STOCK) .typing build dist
 
-# --- releases, and other Pythons: docs/releasing.md ---------------------------------------------------------------
+# --- releases, and other Pythons: docs/how-to/releasing.md ---------------------------------------------------------------
 
 .PHONY: release test-device
 

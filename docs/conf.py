@@ -8,8 +8,8 @@ from importlib import metadata
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
-from sparsyedge.edge.cli import COMMANDS
 from sparsyedge.edge.commands.completion_command import pages
+from sparsyedge.edge.commands.installed_commands import installed_commands
 
 project = "sparsyedge"
 project_copyright = "the sparsyedge contributors"
@@ -46,7 +46,7 @@ def write_help_pages(app: Sphinx, name: str, source: list[str]) -> None:
     if name != COMMANDS_PAGE:
         return
     os.environ["COLUMNS"] = "80"
-    for page in pages(COMMANDS):
+    for page in pages(installed_commands()):
         level = "#" * min(len(page.words) + 1, 3)
         source[0] += f"\n{level} `sparsyedge {page.place}`\n\n```text\n{page.parser.format_help()}```\n"
 

@@ -1,1 +1,1 @@
-"""`make release`: build, check and describe a release from a clean commit; docs/releasing.md has the steps."""
+"""`make release`: build, check and describe a release from a clean commit; docs/how-to/releasing.md has the steps."""
