@@ -1,4 +1,4 @@
-"""Config files: TOML read once into frozen structs; an unknown key or a value out of bounds is an error by name."""
+"""Config files: TOML read once into frozen structs. Unknown keys and values out of bounds raise errors with the key."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = [
     "read_section",
 ]
 
-# Identities are levels of MQTT topics: no separator, no wildcard, nothing that a shell or a file system takes amiss.
+# An identity is one level of an MQTT topic: no separators, no wildcards, nothing special to a shell or file system.
 Identifier = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of a config file; a key that it does not declare is refused."""
+    """A table of a config file; refuses undeclared keys."""
 
 
 class BrokerConfig(Section, frozen=True):
@@ -117,7 +117,7 @@ Config = TypeVar("Config", bound=Section)
 
 
 def load_config(path: Path, kind: type[Config] | Callable[[dict[str, Any]], type[Config]]) -> Config:
-    """Read a TOML file as `kind`, with the paths in it absolute; `kind` may be a function of the file's content.
+    """Read a TOML file as `kind` and make its paths absolute; `kind` may be a function of the file's content.
 
     Raises ConfigError that names the key, the value and what is allowed.
     """
@@ -137,12 +137,12 @@ def load_config(path: Path, kind: type[Config] | Callable[[dict[str, Any]], type
 
 
 def read_section(content: dict[str, Any], kind: type[Config]) -> Config:
-    """Values that came from anywhere as `kind`; raises ConfigError as `load_config` does."""
+    """Convert plain values to `kind`; raises ConfigError as `load_config` does."""
     try:
         config = msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), content, kind)) from error
-    # TOML knows inf and nan, and a lower bound alone lets inf pass.
+    # TOML allows inf and nan, and inf passes a lone lower bound.
     for path, number in _floats(config):
         if not math.isfinite(number):
             raise ConfigError(f"key `{path}` has value {number}: not a finite number{_allowed_range(kind, path)}")
@@ -150,7 +150,7 @@ def read_section(content: dict[str, Any], kind: type[Config]) -> Config:
 
 
 def _floats(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every float of a section with the path of its key."""
+    """Every float in a section, with the path of its key."""
     if isinstance(value, float):
         yield path, value
     elif isinstance(value, Section):
@@ -178,7 +178,7 @@ def _explain(message: str, content: dict[str, Any], kind: type[Section]) -> str:
 
 
 def _value_at(content: dict[str, Any], path: str) -> Any:
-    """What the file has there; None inside a free table, of which msgspec does not say the key."""
+    """The file's value at that path; None inside a free table, where msgspec does not name the key."""
     value: Any = content
     for step in _steps(path):
         if isinstance(value, (list, tuple)):
@@ -196,9 +196,9 @@ def _explain_unknown(name: str, path: str, kind: type[Section]) -> str:
 
 
 def _allowed_range(kind: type[Section], path: str) -> str:
-    """All that is allowed of a number or a word, and why where its type has a description.
+    """The allowed range of a number or choices of a word, plus the reason if the type has a description.
 
-    msgspec names only the end that was missed, or nothing.
+    msgspec names only the violated bound, or nothing.
     """
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     info = _type_at(kind, path)
@@ -214,7 +214,7 @@ def _allowed_range(kind: type[Section], path: str) -> str:
 
 
 def _without_reason(info: Any) -> tuple[Any, str]:
-    """A type, and its description in brackets."""
+    """A type, and its description in parentheses."""
     if not isinstance(info, msgspec.inspect.Metadata):
         return info, ""
     description = (info.extra_json_schema or {}).get("description")
@@ -226,17 +226,17 @@ def _join(path: str, name: str) -> str:
 
 
 def _steps(path: str) -> list[str]:
-    """`a.b[1].c` as "a", "b", "[1]", "c"."""
+    """Split `a.b[1].c` into "a", "b", "[1]", "c"."""
     return re.findall(r"\[[^]]*\]|[^.\[]+", path)
 
 
 def _fields_at(kind: type[Section], path: str) -> list[str]:
-    """The keys that the table at that path may have."""
+    """The allowed keys of the table at that path."""
     return [field.encode_name for field in _table(_type_at(kind, path)).fields]
 
 
 def _type_at(kind: type[Section], path: str) -> Any:
-    """What is declared at that path."""
+    """The declared type at that path."""
     info: Any = msgspec.inspect.type_info(kind)
     for step in _steps(path):
         info = _table(info)
@@ -249,7 +249,7 @@ def _type_at(kind: type[Section], path: str) -> Any:
 
 
 def _table(info: Any) -> Any:
-    """Of an optional table, the table."""
+    """Unwrap an optional table."""
     return next((option for option in getattr(info, "types", ()) if hasattr(option, "fields")), info)
 
 

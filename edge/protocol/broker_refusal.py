@@ -1,4 +1,4 @@
-"""Why a broker that is there does not let this device in, and how long to wait before it is asked again."""
+"""Why a reachable broker refuses this device, and how long to wait before asking again."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ["ask_why", "explain", "retry_delay_s"]
 FIRST_DELAY_S = 5.0
 MAX_DELAY_S = 300.0
 ANSWER_S = 2.0
-"""What is refused is refused within a round trip."""
+"""A broker that refuses us does so within one round trip."""
 
-# X509_verify_cert_error_string(3ssl) has them all.
+# See X509_verify_cert_error_string(3ssl) for the full list.
 NOT_YET_VALID, EXPIRED, HOSTNAME_MISMATCH, ADDRESS_MISMATCH = 9, 10, 62, 64
 
 NEW_TOKEN = "ask the operator for a new token, then run `sparsyedge edge enrol FILE` here"
 
 
 def retry_delay_s(tries: int) -> float:
-    """How long to wait after so many refusals: nobody changes his mind in seconds, and a fleet of these is a load."""
+    """Seconds to wait after that many refusals: nobody lifts a refusal in seconds, and a retrying fleet is a load."""
     return float(min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(tries, 10)))
 
 
 def ask_why(host: str, port: int, tls: Tls, *, timeout_s: float) -> str | None:
-    """Why the broker refuses this device, in a sentence; None where it does not, does not say, or is not there.
+    """Why the broker refuses this device, in a sentence; None if it accepts us, gives no reason, or is down.
 
-    Blocks for `timeout_s` at most, and ANSWER_S where nothing is wrong. With TLS 1.3 a client learns that its
-    certificate is refused after the handshake, and not at all once it has sent something: so this sends nothing.
+    Blocks for at most `timeout_s`, or ANSWER_S if nothing is wrong. Sends nothing: with TLS 1.3 a client learns of a
+    refused certificate only after the handshake, and not at all once it has sent something.
     """
     try:
         with (
@@ -47,7 +47,7 @@ def ask_why(host: str, port: int, tls: Tls, *, timeout_s: float) -> str | None:
 
 
 def explain(error: ssl.SSLError, tls: Tls, host: str) -> str | None:
-    """What a failed handshake means for this device, and what to do; None where it may be a passing trouble."""
+    """What a failed handshake means for this device, and what to do; None if the trouble may pass."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_server(error, tls, host)
     reason = error.reason or ""
