@@ -26,7 +26,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Connected:
-    """The channel is up, for the first time or again. The owner republishes its retained state and repeats its requests."""
+    """The channel is up, for the first time or again. The owner publishes its retained state and repeats requests."""
 
 
 Event = Received | Connected

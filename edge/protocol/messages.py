@@ -105,7 +105,7 @@ class RunCertificate(Message, frozen=True):
     fleet: Identifier
     run: Identifier
     serial: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
-    """Grows with every certificate of a fleet. A device refuses tasks under a certificate older than one it has seen."""
+    """Grows with every certificate of a fleet. A device refuses tasks under certificates older than one it has seen."""
     key: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     """The run's Ed25519 public key, in hex."""
     signature: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]

@@ -80,7 +80,7 @@ class Link:
 
     @property
     def _is_device(self) -> bool:
-        """Only a device has a last will with content: it says that the device is offline."""
+        """Whether the last will has content. Only a device's has: it says that the device is offline."""
         return self._will is not None and bool(self._will[1])
 
     @property
