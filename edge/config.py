@@ -39,78 +39,78 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class BrokerConfig(Section, frozen=True):
-    """The MQTT broker that coordinator and devices meet at."""
+    """The MQTT broker where coordinator and devices meet."""
 
     host: str = "127.0.0.1"
-    """The broker's name or address; anything but this machine needs a secured fleet."""
+    """The broker's name or address; any machine but this one requires a secured fleet."""
     port: Port = 1883
-    """The broker's port: 1883 in the clear on this machine, 8883 in a secured fleet."""
+    """The broker's port: 1883 unencrypted on this machine, 8883 in a secured fleet."""
 
 
 class PartitionConfig(Section, frozen=True):
-    """One device's share of a public data set, as in simulations: a Latent Dirichlet Allocation over the labels."""
+    """One device's share of a public data set, for simulations: a Latent Dirichlet Allocation over the labels."""
 
     devices: Annotated[int, msgspec.Meta(ge=1)]
-    """How many shares the data set is dealt into."""
+    """The number of shares to split the data set into."""
     index: Annotated[int, msgspec.Meta(ge=0)]
-    """Which of these shares is this device's, counted from 0."""
+    """This device's share, counted from 0."""
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    """Small gives every device few classes, large gives all the same mix."""
+    """Small values give each device few classes; large values give all devices the same mix."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1337
-    """Decides the shares; all devices of a fleet need the same one."""
+    """Determines the shares; all devices of a fleet need the same seed."""
 
 
 class DataConfig(Section, frozen=True):
-    """What the device trains on, whole or one share of it."""
+    """The device's training data: a whole data set or one share of it."""
 
     dataset: DatasetKey
-    """A data set by name, or the path of an .npz file or of a folder of images."""
+    """The name of a data set, or the path of an .npz file or a folder of images."""
     data_dir: PathKey | None = None
-    """Where data sets are looked for first, before $SPARSYEDGE_DATA and the cache."""
+    """The first folder to search for data sets, before $SPARSYEDGE_DATA and the cache."""
     partition: PartitionConfig | None = None
-    """This device's share; the whole training part of the data set where it is left out."""
+    """This device's share; by default it trains on the whole train part of the data set."""
 
 
 class LimitsConfig(Section, frozen=True):
-    """When the device does not train; what it cannot measure limits nothing."""
+    """When the device pauses training; a value that it cannot measure sets no limit."""
 
     max_temperature_c: Annotated[float, msgspec.Meta(gt=0, le=120)] = 95.0
-    """It trains up to here: what a laptop bears. `flash` writes 80 for a Raspberry Pi and 40 for a phone."""
+    """The highest temperature to train at. The default suits a laptop; `flash` writes 80 for a Pi and 40 for a phone."""
     min_battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 30.0
-    """It trains from here on while it runs on its battery."""
+    """The lowest charge to train at while on battery."""
     min_free_memory_mb: Annotated[float, msgspec.Meta(ge=0)] = 64.0
-    """It trains while this much memory is free."""
+    """The least free memory to train with."""
     min_free_disk_mb: Annotated[float, msgspec.Meta(ge=0)] = 200.0
-    """It trains while the disk of `work_dir` has this much room."""
+    """The least free space, on the disk of `work_dir`, to train with."""
     only_on_charger: bool = False
-    """Whether it trains on a charger alone."""
+    """Whether to train only on a charger."""
     wifi_only: bool = False
-    """Whether it trains on Wi-Fi alone."""
+    """Whether to train only on Wi-Fi."""
 
 
 class DeviceConfig(Section, frozen=True):
-    """device.toml: who this device is, where its broker is, what it trains on."""
+    """device.toml: the device's name, its broker and its data."""
 
     id: Identifier
-    """Names this device in its fleet, where no other may have the same name."""
+    """The device's name, unique in its fleet."""
     data: DataConfig
-    """What this device trains on."""
+    """The device's training data."""
     fleet: Identifier = "default"
-    """The fleet that this device belongs to."""
+    """The device's fleet."""
     work_dir: PathKey = "~/.local/share/sparsyedge"
-    """Where models, updates and unfinished jobs are kept, in a folder per fleet and device."""
+    """The folder for models, updates and unfinished jobs, with a subfolder per fleet and device."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = msgspec.field(default_factory=available_cores)
-    """How many threads train: as many as the device has cores, where it is left out."""
+    """The number of training threads; defaults to the number of cores."""
     meter: str = "auto"
-    """What measures energy: `auto`, `none` or a meter of docs/reference/meters.md."""
+    """The energy meter: `auto`, `none` or a meter from docs/reference/meters.md."""
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
-    """How many seconds the device measures its idle power for when it starts; 0 leaves that out."""
+    """How many seconds to measure idle power at startup; 0 skips it."""
     broker: BrokerConfig = BrokerConfig()
-    """Where the fleet meets."""
+    """The fleet's broker."""
     identity: PathKey | None = None
-    """The folder that `sparsyedge edge enrol` made: who this device is and whom it trusts."""
+    """The folder from `sparsyedge edge enrol`: the device's key and certificate, and the authority it trusts."""
     limits: LimitsConfig = LimitsConfig()
-    """When this device does not train."""
+    """When this device pauses training."""
 
 
 Config = TypeVar("Config", bound=Section)
