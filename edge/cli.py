@@ -104,9 +104,9 @@ def _usage() -> str:
         listing(installed_commands()),
         "",
         "options, here and after every subcommand:",
-        "  -h, --help     show a help page and leave",
+        "  -h, --help     show a help page and exit",
         "  -v, --verbose  log more, for debugging",
-        "  --version      print the version and leave",
+        "  --version      print the version and exit",
     ]
     return "\n".join(lines)
 

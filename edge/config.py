@@ -75,7 +75,7 @@ class LimitsConfig(Section, frozen=True):
     """When the device pauses training; a value that it cannot measure sets no limit."""
 
     max_temperature_c: Annotated[float, msgspec.Meta(gt=0, le=120)] = 95.0
-    """The highest temperature to train at. The default suits a laptop; `flash` writes 80 for a Pi and 40 for a phone."""
+    """The highest temperature to train at. The default suits laptops; `flash` writes 80 for a Pi and 40 for a phone."""
     min_battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 30.0
     """The lowest charge to train at while on battery."""
     min_free_memory_mb: Annotated[float, msgspec.Meta(ge=0)] = 64.0

@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)
         self.register("action", "parsers", _Subcommands)
         self.add_argument("-v", "--verbose", action=_Verbose, help="log more, for debugging")
-        self.add_argument("--version", action=_Version, help="print the version and leave")
+        self.add_argument("--version", action=_Version, help="print the version and exit")
 
 
 class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]

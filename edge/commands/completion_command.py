@@ -60,14 +60,14 @@ def make_parser() -> Parser:
     """The options of `sparsyedge completion`."""
     parser = Parser(
         prog="sparsyedge completion",
-        description="Print what lets a shell complete `sparsyedge`: commands, options and their choices.",
+        description="Print a script that completes `sparsyedge` in a shell: commands, options and their choices.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="write it once, and again after an upgrade or another extra:\n"
+        epilog="write it once, and again after an upgrade or a new extra:\n"
         "  sparsyedge completion bash > ~/.local/share/bash-completion/completions/sparsyedge\n"
         "  sparsyedge completion fish > ~/.config/fish/completions/sparsyedge.fish\n"
         '  sparsyedge completion zsh > "${fpath[1]}/_sparsyedge"',
     )
-    parser.add_argument("shell", choices=SHELLS, help="whose script to print")
+    parser.add_argument("shell", choices=SHELLS, help="the shell to print a script for")
     return parser
 
 

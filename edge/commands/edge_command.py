@@ -111,12 +111,12 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the device's config, device.toml")
     parser.add_argument(
-        "--until-finished", action="store_true", help="leave when the run is finished, instead of waiting for the next"
+        "--until-finished", action="store_true", help="exit when the run is finished instead of waiting for the next"
     )
     parser.add_argument(
         "--runtime",
         choices=get_args(Runtime),
-        help="train by onnxruntime-training's API, or as any onnxruntime can (default: what is installed)",
+        help="train with onnxruntime-training's API, or with any onnxruntime (default: what is installed)",
     )
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="how much to log"
@@ -135,7 +135,7 @@ def _leave_word(config: DeviceConfig, reason: str) -> None:
         finally:
             link.close()
     except (SparsyedgeError, OSError) as error:
-        log.warning("the coordinator could not be told: %s", error)
+        log.warning("cannot tell the coordinator: %s", error)
 
 
 def _member(config: DeviceConfig, *, samples: int) -> Member:
@@ -273,7 +273,7 @@ def _stopped_by_signals(agent: Agent) -> Iterator[None]:
     """Let SIGINT and SIGTERM stop the agent cleanly; a second signal ends the process at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        log.info("got %s; leaving", signal.Signals(number).name)
+        log.info("got %s; stopping", signal.Signals(number).name)
         agent.stop()
         restore()
 

@@ -106,7 +106,7 @@ def _printable(text: str) -> str:
 
 
 def make_parser() -> Parser:
-    parser = Parser(prog="sparsyedge frame", description="Look into frames: models and updates as they travel.")
+    parser = Parser(prog="sparsyedge frame", description="Inspect frames: models and updates on the wire.")
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="print what a frame holds")
     inspect.add_argument("file", type=Path, help="a frame, e.g. model.frame of a run, or one of a device's models/")

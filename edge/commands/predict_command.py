@@ -125,9 +125,7 @@ def _positive(text: str) -> int:
 
 def make_parser() -> Parser:
     """The options of `sparsyedge predict`."""
-    parser = Parser(
-        prog="sparsyedge predict", description="Say what a delivered model sees in images and in .npz files."
-    )
+    parser = Parser(prog="sparsyedge predict", description="Classify images and .npz files with a delivered model.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="model.onnx or model_float.onnx of a run")
     parser.add_argument(
         "files",

@@ -41,13 +41,13 @@ def fit_to_model(samples: Samples, names: Sequence[str], model: Form, *, owner: 
     if names and len(names) != model.classes:
         raise DataError(
             f"{owner} has {len(names)} classes with names ({list_names(names)}), the model has {model.classes} "
-            "without, so that nobody knows which is which; export it again with `sparsyedge export --dataset`, which "
-            "takes the names along"
+            "without names, so they cannot be matched; export it again with `sparsyedge export --dataset`, which "
+            "includes the names"
         )
     if (highest := int(samples.y.max())) >= model.classes:
         raise DataError(f"{owner} has label {highest}, the model knows 0..{model.classes - 1}; {_REMEDY}")
     if names or model.names:
-        log.info("%s goes by number: 0 is %s", owner, (*names, *model.names)[0])
+        log.info("%s: classes are matched by number; 0 is %s", owner, (*names, *model.names)[0])
     return samples
 
 

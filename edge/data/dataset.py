@@ -145,7 +145,7 @@ def _check_shapes(samples: Samples, where: str) -> None:
     if x.ndim != 4 or y.ndim != 1:
         raise DataError(
             f"the {where} has x of shape {x.shape} and y of shape {y.shape}; "
-            "wanted are (samples, channels, height, width) and (samples,): reshape them (labels that are one-hot "
+            "expected (samples, channels, height, width) and (samples,): reshape them (labels that are one-hot "
             "become numbers by y.argmax(axis=1))"
         )
     if len(x) != len(y):

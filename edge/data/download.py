@@ -95,7 +95,7 @@ def _check_room(archive: Archive, cache: Path) -> None:
     """Refuse a download that would fill the disk, before spending an hour on it."""
     needed, free = archive.size_bytes + archive.unpacked_bytes, shutil.disk_usage(cache).free
     if free < needed:
-        raise OSError(f"it takes {_megabytes(needed)} there, and {_megabytes(free)} are free")
+        raise OSError(f"it needs {_megabytes(needed)} there, but only {_megabytes(free)} are free")
 
 
 def _megabytes(count: int) -> str:

@@ -87,7 +87,7 @@ def _read_part(folder: Path, classes: list[str]) -> Samples:
             images.append(image)
             labels.append(label)
     if not images:
-        raise DataError(f"{folder} holds no images; wanted are files in {folder}/CLASS/, in PPM, PGM, PNG or JPEG")
+        raise DataError(f"{folder} holds no images; expected files in {folder}/CLASS/, in PPM, PGM, PNG or JPEG")
     return Samples(np.stack(images), np.array(labels, dtype=np.int64))
 
 

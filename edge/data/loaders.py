@@ -58,7 +58,7 @@ def _read(name_or_path: str, data_dir: Path | None, *, train_only: bool) -> Data
         return _load_plugin(plugin, data_dir)
     if Path(name_or_path).expanduser().is_dir():
         raise DataError(
-            f"data set {name_or_path} is a folder without images; wanted are train/CLASS/ and test/CLASS/ with one "
+            f"data set {name_or_path} is a folder without images; expected train/CLASS/ and test/CLASS/ with one "
             "file per image, or, to train on a device, CLASS/ alone"
         )
     near = difflib.get_close_matches(name_or_path, DATASETS, n=1)
@@ -159,7 +159,7 @@ def _load_own(path: str, data_dir: Path | None, *, train_only: bool) -> Dataset:
     for candidate in candidates:
         if candidate.is_file():
             return read_npz(candidate, name=path, train_only=train_only)
-    raise DataError(f"data set {path} is no file; looked at {', '.join(map(str, dict.fromkeys(candidates)))}")
+    raise DataError(f"data set {path} is not a file; looked at {', '.join(map(str, dict.fromkeys(candidates)))}")
 
 
 def _search_folders(data_dir: Path | None) -> list[Path]:

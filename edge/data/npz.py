@@ -70,7 +70,7 @@ def _read_arrays(path: Path, *, train_only: bool) -> dict[str, NDArray[Any]]:
 def _names(stored: NDArray[Any], path: Path) -> tuple[str, ...]:
     if stored.dtype.kind != "U" or stored.ndim != 1:
         raise DataError(
-            f"names in {path} is {stored.dtype} of shape {stored.shape}; wanted is a list of texts, as in "
+            f"names in {path} is {stored.dtype} of shape {stored.shape}; expected a list of texts, as in "
             "names=['cat', 'dog']: convert it with astype(str)"
         )
     if not len(stored):
@@ -111,7 +111,7 @@ def _channels_first(x: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
         channels_first = x.ndim == 4 and x.shape[1] <= _MOST_CHANNELS
         remedy = "its channels come first: x.transpose(0, 2, 3, 1) puts them last" if channels_first else "reshape it"
         raise DataError(
-            f"{where} is uint8 of shape {x.shape}; wanted is (samples, height, width, channels) with at most "
+            f"{where} is uint8 of shape {x.shape}; expected (samples, height, width, channels) with at most "
             f"{_MOST_CHANNELS} channels, or (samples, height, width): {remedy}"
         )
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
@@ -121,13 +121,13 @@ def _check_float_layout(x: NDArray[np.float32], where: str) -> None:
     """Refuse images with channels last: a model of 28 channels would train on them, and learn little."""
     if x.ndim == 3:
         raise DataError(
-            f"{where} is float32 of shape {x.shape}; wanted is (samples, channels, height, width): x[:, None] makes "
+            f"{where} is float32 of shape {x.shape}; expected (samples, channels, height, width): x[:, None] makes "
             "it one channel"
         )
     if x.ndim == 4 and x.shape[1] == x.shape[2] > _MOST_CHANNELS and x.shape[3] in _CHANNELS_OF_IMAGES:
         _, height, width, channels = x.shape
         raise DataError(
-            f"{where} is float32 of shape {x.shape}, which looks like (samples, height, width, channels); wanted is "
+            f"{where} is float32 of shape {x.shape}, which looks like (samples, height, width, channels); expected "
             f"(samples, channels, height, width): x.transpose(0, 3, 1, 2) makes it {channels} x {height} x {width}. "
             f"Where it does have {height} channels, swap height and width: x.transpose(0, 1, 3, 2)"
         )

@@ -45,7 +45,7 @@ def lda_partition(
 
 def _check_arguments(labels: NDArray[np.integer[Any]], devices: int, alpha: float, seed: int) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(f"labels are {labels.dtype} of shape {labels.shape}; wanted are integers of shape (samples,)")
+        raise DataError(f"labels are {labels.dtype} of shape {labels.shape}; expected integers of shape (samples,)")
     if not 1 <= devices <= len(labels):
         raise DataError(
             f"devices = {devices} is out of range; allowed is 1..{len(labels)}, the number of samples to share out"

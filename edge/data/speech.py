@@ -102,7 +102,7 @@ def read_speech_npz(path: Path, *, name: str, mel: bool = False) -> Dataset:
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as an .npz of plain arrays ({error}); write it again") from error
     if x.dtype != np.int16 or x.ndim != 2 or x.shape[1] != CLIP:
-        raise DataError(f"x in {path} is {x.dtype} of shape {x.shape}; wanted is int16 (clips, {CLIP})")
+        raise DataError(f"x in {path} is {x.dtype} of shape {x.shape}; expected int16 (clips, {CLIP})")
     train, test = (
         Samples(_features(x[split == part], mel=mel), y[split == part].astype(np.int64)) for part in (TRAIN, TEST)
     )
@@ -132,7 +132,7 @@ def _read_wav(path: Path) -> Int16Array:
     except (OSError, EOFError, wave.Error) as error:
         raise DataError(f"{path} cannot be read as a .wav file ({error}); remove or replace it") from error
     if form != (1, 2, RATE):
-        raise DataError(f"{path} has (channels, bytes, rate) {form}; wanted is (1, 2, {RATE}): convert or remove it")
+        raise DataError(f"{path} has (channels, bytes, rate) {form}; expected (1, 2, {RATE}): convert or remove it")
     clip = np.zeros(CLIP, dtype=np.int16)
     found = np.frombuffer(content, dtype="<i2")
     clip[: len(found)] = found

@@ -58,7 +58,7 @@ def _graph_fields(template: Template, preprocessing: Preprocessing, manifest: Ma
     taken = template.names & (preprocessing.names | {PROBABILITIES})
     if taken:
         raise ArtifactError(
-            f"the inference graph has a tensor {min(taken)!r}, a name that the delivered model needs for itself; "
+            f"the inference graph has a tensor {min(taken)!r}, a name that the delivered model needs; "
             f"run `sparsyedge export` again"
         )
     found = dict(template.graph_fields)

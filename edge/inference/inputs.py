@@ -48,14 +48,14 @@ def read_batches(path: Path, description: Description, sample: Sample) -> Iterat
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the files in it, for example {path}/*.png")
     if not path.is_file():
-        raise DataError(f"{path} is no file; give images or .npz files")
+        raise DataError(f"{path} is not a file; give images or .npz files")
     try:
         if suffix == ".npz":
             yield from _npz_batches(path, description, sample)
         elif suffix in IMAGE_SUFFIXES:
             yield _image_batch(path, description, sample)
         else:
-            raise DataError(f"{path} is of no known kind; allowed are .npz, {', '.join(IMAGE_SUFFIXES)}")
+            raise DataError(f"{path} has an unknown file type; allowed are .npz, {', '.join(IMAGE_SUFFIXES)}")
     except (OSError, MemoryError) as error:
         raise DataError(f"{path} cannot be read: {error or 'it takes more memory than there is'}") from error
 
@@ -153,7 +153,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         # numpy would read a file that is no archive as an array or a pickle, and leave it open.
         if not zipfile.is_zipfile(path):
-            raise ValueError("it is no archive")
+            raise ValueError("it is not an archive")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             part = next((part for part in PARTS if f"x{part}" in stored), None)
             if part is None:
@@ -195,7 +195,7 @@ def _labels(
     """The labels as the model's class numbers; the file may number classes in another order."""
     known = description.class_names
     if y.dtype.kind not in "iu" or y.shape != (samples,):
-        raise DataError(f"{where} is {y.dtype} of shape {y.shape}; wanted are integers of shape ({samples},)")
+        raise DataError(f"{where} is {y.dtype} of shape {y.shape}; expected integers of shape ({samples},)")
     own = [str(name) for name in names.ravel()] if names is not None else list(known)
     if own != list(known) and known == default_names(len(known)):
         own = list(known)  # the model's classes are unnamed, so match them by number

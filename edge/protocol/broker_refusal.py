@@ -58,11 +58,11 @@ def explain(error: ssl.SSLError, tls: Tls, host: str) -> str | None:
         return f"this device's certificate in {folder} has expired; {NEW_TOKEN}"
     if reason.endswith("UNKNOWN_CA"):
         return (
-            f"the broker does not know the authority that certified this device: the identity in {folder} may be of "
+            f"the broker does not know the authority that certified this device: the identity in {folder} may be from "
             f"another fleet; check `broker` in the config, or {NEW_TOKEN}"
         )
     if tls.certificate is None and reason.endswith(("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")):
-        return "the broker takes nobody without a certificate at this port; new devices enrol at another"
+        return "the broker requires a certificate on this port; new devices enrol on another"
     return None
 
 
@@ -77,10 +77,10 @@ def _explain_server(error: ssl.SSLCertVerificationError, tls: Tls, host: str) ->
         return f"the broker's certificate is not valid yet by this device's clock ({clock}); set the clock"
     if error.verify_code in (HOSTNAME_MISMATCH, ADDRESS_MISMATCH):
         return (
-            f"the broker's certificate is not one for {host}; use a name or address that the operator gave to "
+            f"the broker's certificate is not valid for {host}; use a name or address that the operator gave to "
             f"`sparsyedge coordinator init --host`"
         )
     return (
-        f"the broker's certificate is not one of the authority that is trusted here: {tls.ca} may be of another fleet "
+        f"the broker's certificate is not from the authority trusted here: {tls.ca} may be from another fleet "
         f"({error.verify_message}); check host and port, or {NEW_TOKEN}"
     )

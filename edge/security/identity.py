@@ -108,7 +108,7 @@ class Identity:
             issued.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature) as error:
             raise SecurityError(
-                f"the certificate for {device} is not one of the pinned authority: {error or 'bad signature'}"
+                f"the certificate for {device} is not from the pinned authority: {error or 'bad signature'}"
             ) from error
         names = [name.value for name in issued.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [device] or issued.public_key() != self._key().public_key():

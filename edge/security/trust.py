@@ -120,7 +120,7 @@ class Trust:
         now_s = self._clock()
         if now_s >= self._silent_until_s:
             self._silent_until_s = now_s + LOG_AGAIN_S
-            log.warning("refused a task, %d in all, and stay with the last good one: %s", self.refused, reason)
+            log.warning("refused a task (%d so far) and kept the last good one: %s", self.refused, reason)
 
     def _load(self) -> _Seen:
         try:

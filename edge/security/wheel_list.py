@@ -36,6 +36,6 @@ def check_list(content: bytes, signature: bytes, *, signing_key: str, name: str)
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(signing_key)).verify(signature, content)
     except (InvalidSignature, ValueError) as error:
         raise SecurityError(
-            f"{name} is not signed with the fleet's key {signing_key[:12]}...: it was altered, or is of another fleet"
+            f"{name} is not signed with the fleet's key {signing_key[:12]}...: it was altered, or is from another fleet"
         ) from error
     return list_entries(content, name)

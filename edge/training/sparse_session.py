@@ -82,7 +82,7 @@ class SparseSession:
         try:
             plan, order = self._plan.run([f"{name}.plan", f"{name}.order"], indices)
         except Exception as error:  # onnxruntime's exceptions have no common base class
-            raise ArtifactError(f"the sparse graph cannot take layer {name} over: {error}") from error
+            raise ArtifactError(f"the sparse graph cannot load layer {name}: {error}") from error
         return plan, order
 
     def state(self) -> State:

@@ -101,7 +101,7 @@ def _train_epoch(
     batches = _trainable(split_batches(order, job.batch_size), job, smallest_plane=smallest_plane)
     for number, indices in enumerate(batches):
         if not keep_going():
-            raise JobCancelled(f"round {job.round_number} was left after {steps} steps")
+            raise JobCancelled(f"round {job.round_number} was abandoned after {steps} steps")
         if before_step is not None:
             before_step(number, len(batches))
         x, y = samples.batch(indices)

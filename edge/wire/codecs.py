@@ -36,7 +36,7 @@ def _bf16_words(values: Bits, base: Bits | None) -> tuple[Words, float]:
 
 def _int8_words(values: Bits, base: Bits | None) -> tuple[Words, float]:
     if base is None:
-        raise FrameError("there is no base that it could be a difference to")
+        raise FrameError("there is no base to take a difference to")
     return native.steps_of(values, base)
 
 

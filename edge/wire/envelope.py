@@ -220,7 +220,7 @@ class SectionReader:
             # One more for the empty block that ends a section.
             allowed = expected // HONEST_BLOCK_BYTES + planes + 1
             if _compressed_bytes(section, allowed) != len(section):
-                raise FrameError("section is cut, or has bytes behind its end")
+                raise FrameError("section is cut, or has bytes after its end")
             decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
             self._stream = decompressor.stream_reader(section)
         except zstandard.ZstdError as error:

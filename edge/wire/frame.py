@@ -340,7 +340,7 @@ def _decode_masks(
         codes = codes[used:]
         yield mask
     if codes.size:
-        raise FrameError(f"{codes.size} bytes are left behind the last mask")
+        raise FrameError(f"{codes.size} bytes are left after the last mask")
 
 
 # ---- value sections --------------------------------------------------------------------------------------------------

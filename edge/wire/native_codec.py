@@ -64,7 +64,7 @@ _FAULTS = {
     TRUNCATED: "the mask's codes end too early",
     -2: "a mask names an entry outside its tensor",
     -3: "a parameter is out of range",
-    -4: "the mask's last byte has bits behind the last code",
+    -4: "the mask's last byte has bits after the last code",
     NO_ROOM: "a mask keeps more entries than its header says",
     -7: "a value or a scale is NaN or infinite",
 }

@@ -84,7 +84,7 @@ def decode_mask(weight: Weight, codes: Bytes, base: Bits | None) -> tuple[MaskBi
 def _decode_dropped(weight: Weight, codes: Bytes, base: Bits) -> tuple[MaskBits, int]:
     mask, held = native.nonzero_mask(base)
     if not weight.kept <= held <= NESTED_LIMIT * weight.kept:
-        raise FrameError(f"it keeps {weight.kept} entries of a base that has {held}, which is not about as many")
+        raise FrameError(f"it keeps {weight.kept} entries of a base that has {held}, too different a count")
     ranks, used = native.rice_decode(codes, parameter=weight.parameter, size=held, count=held - weight.kept)
     native.drop(mask, base, ranks)
     return mask, used

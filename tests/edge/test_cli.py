@@ -60,15 +60,15 @@ On-device training runtime for sparse federated learning.
   report       plots of one run, or of several beside each other
   flash        make cards and phones that become devices by themselves
   edge         run this machine as a device of a fleet
-  predict      say what a run's model sees in images and .npz files
-  methods      list the methods that a run can be trained with
-  frame        look into a frame: a model or an update as it travels
-  completion   print what lets a shell complete these commands
+  predict      classify images and .npz files with a run's model
+  methods      list the training methods that a run can use
+  frame        inspect a frame: a model or an update on the wire
+  completion   print a completion script for your shell
 
 options, here and after every subcommand:
-  -h, --help     show a help page and leave
+  -h, --help     show a help page and exit
   -v, --verbose  log more, for debugging
-  --version      print the version and leave
+  --version      print the version and exit
 """
 
 
