@@ -85,7 +85,7 @@ def test_another_package_can_bring_a_subcommand(
 ) -> None:
     command(lambda argv: 0)
     assert cli.main([]) == 0
-    assert "shell complete these commands\n  toy          a command of this test\n" in capsys.readouterr().out
+    assert "completion script for your shell\n  toy          a command of this test\n" in capsys.readouterr().out
 
 
 def test_another_package_cannot_replace_a_subcommand(declare: Callable[[str, str], None]) -> None:

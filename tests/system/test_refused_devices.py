@@ -77,7 +77,7 @@ def test_an_identity_of_another_fleet_is_spoken_of(secured: Authority, tmp_path:
 
 
 def test_a_newcomer_at_the_port_of_members_is_told(secured: Authority) -> None:
-    assert "nobody without a certificate" in why_not(secured.settings.port, Tls(secured.folder / "ca.pem"))
+    assert "requires a certificate" in why_not(secured.settings.port, Tls(secured.folder / "ca.pem"))
 
 
 @pytest.fixture
