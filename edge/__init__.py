@@ -1,1 +1,1 @@
-"""What runs on a device: agent, trainer, runtime session, link, wire format, native op library. Never imports torch."""
+"""Code that runs on a device: agent, trainer, session, link, wire format, native op library. Never imports torch."""

@@ -1,6 +1,6 @@
-"""The command `sparsyedge`: finds a subcommand, runs it, and turns every fault that we can name into one sentence.
+"""The command `sparsyedge`: finds a subcommand, runs it, and turns every known fault into one sentence.
 
-A subcommand is imported when it runs: a device has neither torch nor the coordinator's libraries.
+Imports a subcommand only when it runs: a device has neither torch nor the coordinator's libraries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXIT_TERMINATED = 143
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a subcommand and return its exit code; every fault that we can name is one sentence on stderr."""
+    """Run a subcommand and return its exit code; print every known fault as one sentence on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     logs.set_up()
     while arguments[:1] in (["-v"], ["--verbose"]):
@@ -48,26 +48,26 @@ def main(argv: list[str] | None = None) -> int:
             raise
         return _fail(_explain_missing(error.name, arguments[0]))
     except _Terminated:
-        # Everything is cleaned up. Die of the signal, as whoever sent it expects.
+        # Cleanup is done. Die by the signal, as its sender expects.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
-        return EXIT_TERMINATED  # where the signal is blocked
+        return EXIT_TERMINATED  # if the signal is blocked
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone. Point stdout elsewhere, or the interpreter's last flush complains.
+        # Our reader has gone. Point stdout elsewhere, or the interpreter complains at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAULT
     return code
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM came; a command ends as with Ctrl-C, and what it has started ends with it."""
+    """SIGTERM arrived. The command ends as it does on Ctrl-C and takes its children with it."""
 
 
 @contextmanager
 def _unwound_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise in the main thread while the block lasts; commands may handle it themselves."""
+    """Make SIGTERM raise in the main thread inside the block; commands may install their own handler."""
 
     def unwind(number: int, frame: FrameType | None) -> None:
         raise _Terminated
@@ -104,9 +104,9 @@ def _usage() -> str:
         listing(installed_commands()),
         "",
         "options, here and after every subcommand:",
-        "  -h, --help     show a help page and leave",
+        "  -h, --help     show a help page and exit",
         "  -v, --verbose  log more, for debugging",
-        "  --version      print the version and leave",
+        "  --version      print the version and exit",
     ]
     return "\n".join(lines)
 

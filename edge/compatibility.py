@@ -1,7 +1,7 @@
-"""Which versions each side speaks, and which side to upgrade where they have none in common. No I/O.
+"""Which versions each side speaks, and which side to upgrade if they share none. No I/O.
 
-docs/reference/protocol.md has the rule. In short: readers ignore fields that they do not know; a field that must not
-be ignored comes with a feature, named in `needs`, and a reader without that feature refuses the whole message.
+docs/reference/protocol.md has the rule. In short: readers ignore unknown fields. A field that a reader must not ignore
+comes with a feature, named in `needs`; a reader without that feature refuses the whole message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 MAX_FEATURES = 64
 MAX_SOFTWARE = 35
-"""Characters of a software's name in a sentence, so that both sides' fit."""
+"""Longest software name in a sentence, in characters; both sides' names must fit."""
 
 VersionNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 Feature = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,39}\Z")]
@@ -44,7 +44,7 @@ Features = Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MAX_FEATURES)]
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """The versions that somebody reads, both ends included; `[oldest, newest]` in JSON."""
+    """A range of readable versions, both ends included; `[oldest, newest]` in JSON."""
 
     oldest: VersionNumber
     newest: VersionNumber
@@ -61,7 +61,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Speaks(msgspec.Struct, frozen=True, kw_only=True):
-    """What one side reads. Devices announce it in their status, coordinators in the task; its fields never change."""
+    """What one side reads. Devices announce it in their status, coordinators in the task. Its fields never change."""
 
     protocol: Span
     manifest: Span
@@ -69,24 +69,24 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIRST = Speaks(protocol=Span(1, 1), manifest=Span(5, 5))
-"""What a status stands for that announces nothing: the first release."""
+"""Stands in for a status that announces nothing: the first release."""
 OURS = Speaks(protocol=Span(1, 1), manifest=Span(5, 5), features=())
-"""What this sparsyedge reads, as a device and as a coordinator. It writes the oldest of these that can say it."""
+"""What this sparsyedge reads, as device and as coordinator. It writes the oldest version that can carry the message."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What the reader of a message must speak. Every message can say so, whatever its kind; few have to."""
+    """What the reader of a message must speak. Any kind of message may carry this; few need to."""
 
     protocol: VersionNumber | UnsetType = UNSET
-    """The version to read it by; a message that says none, such as a status, is the same in all of them."""
+    """The protocol version of the message. Messages without one, such as a status, are the same in every version."""
     needs: Features = ()
     software: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
-    """Who wrote the message, for people."""
+    """The writer of the message, for people to read."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two in a sentence."""
+    """One side, as a sentence names it."""
 
     name: str
     software: str
@@ -95,27 +95,27 @@ class _Side:
         return f"{self.name} runs {_shorten(self.software)}"
 
 
-# Made once, before there are threads: see edge/protocol/messages.py.
+# Created before any thread starts: see edge/protocol/messages.py.
 _DEMAND_DECODER: msgspec.json.Decoder[Demand] = msgspec.json.Decoder(Demand)
 
 
 @cache
 def own_software() -> str:
-    """What this installation calls itself; read from its metadata once."""
+    """The name and version of this installation, read once from its metadata."""
     return f"sparsyedge {metadata.version('sparsyedge')}"
 
 
 def read_demand(payload: bytes) -> Demand:
-    """What a message asks of its reader, whatever else is in it; raises FrameError where that cannot be read."""
+    """What a message demands of its reader; ignores the rest. Raises FrameError if it cannot be read."""
     try:
         return _DEMAND_DECODER.decode(payload)
-    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    # Invalid UTF-8 and very deep nesting raise their own errors.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(str(error)) from error
 
 
 def require_understood(demand: Demand) -> None:
-    """Raise VersionError where a message, of whatever kind, asks for more than this sparsyedge has."""
+    """Raise VersionError if a message demands more than this sparsyedge has."""
     if demand.protocol is not UNSET and demand.protocol not in OURS.protocol:
         older = "this side" if demand.protocol > OURS.protocol.newest else "the sender"
         raise VersionError(
@@ -129,9 +129,9 @@ def require_understood(demand: Demand) -> None:
 
 
 def which_upgrade(device: str, software: str, speaks: Speaks, demand: Demand, *, manifest: int | None = None) -> str:
-    """Why a device cannot take part in a run, the next move first; empty where it can.
+    """Why a device cannot join a run, starting with the next move; empty if it can.
 
-    `software` is the device's, `demand` the coordinator's; `manifest` the version of the run's, if it is known.
+    `software` is the device's, `demand` the coordinator's, `manifest` the version of the run's manifest, if known.
     """
     member, coordinator = _Side(device, software), _Side("the coordinator", demand.software)
     if demand.protocol is not UNSET and demand.protocol not in speaks.protocol:
@@ -151,7 +151,7 @@ def which_upgrade(device: str, software: str, speaks: Speaks, demand: Demand, *,
 
 
 def missing_feature(needs: Iterable[str], features: Iterable[str]) -> str:
-    """The first feature that is needed and not there; empty where all are."""
+    """The first needed feature that is missing; empty if none is."""
     return next((f"`{need}`" for need in needs if need not in features), "")
 
 

@@ -1,4 +1,4 @@
-"""Config files: TOML read once into frozen structs; an unknown key or a value out of bounds is an error by name."""
+"""Config files: TOML read once into frozen structs. Unknown keys and values out of bounds raise errors with the key."""
 
 from __future__ import annotations
 
@@ -29,95 +29,95 @@ __all__ = [
     "read_section",
 ]
 
-# Identities are levels of MQTT topics: no separator, no wildcard, nothing that a shell or a file system takes amiss.
+# An identity is one level of an MQTT topic: no separators, no wildcards, nothing special to a shell or file system.
 Identifier = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of a config file; a key that it does not declare is refused."""
+    """A table of a config file; refuses undeclared keys."""
 
 
 class BrokerConfig(Section, frozen=True):
-    """The MQTT broker that coordinator and devices meet at."""
+    """The MQTT broker where coordinator and devices meet."""
 
     host: str = "127.0.0.1"
-    """The broker's name or address; anything but this machine needs a secured fleet."""
+    """The broker's name or address; any machine but this one requires a secured fleet."""
     port: Port = 1883
-    """The broker's port: 1883 in the clear on this machine, 8883 in a secured fleet."""
+    """The broker's port: 1883 unencrypted on this machine, 8883 in a secured fleet."""
 
 
 class PartitionConfig(Section, frozen=True):
-    """One device's share of a public data set, as in simulations: a Latent Dirichlet Allocation over the labels."""
+    """One device's share of a public data set, for simulations: a Latent Dirichlet Allocation over the labels."""
 
     devices: Annotated[int, msgspec.Meta(ge=1)]
-    """How many shares the data set is dealt into."""
+    """The number of shares to split the data set into."""
     index: Annotated[int, msgspec.Meta(ge=0)]
-    """Which of these shares is this device's, counted from 0."""
+    """This device's share, counted from 0."""
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    """Small gives every device few classes, large gives all the same mix."""
+    """Small values give each device few classes; large values give all devices the same mix."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1337
-    """Decides the shares; all devices of a fleet need the same one."""
+    """Determines the shares; all devices of a fleet need the same seed."""
 
 
 class DataConfig(Section, frozen=True):
-    """What the device trains on, whole or one share of it."""
+    """The device's training data: a whole data set or one share of it."""
 
     dataset: DatasetKey
-    """A data set by name, or the path of an .npz file or of a folder of images."""
+    """The name of a data set, or the path of an .npz file or a folder of images."""
     data_dir: PathKey | None = None
-    """Where data sets are looked for first, before $SPARSYEDGE_DATA and the cache."""
+    """The first folder to search for data sets, before $SPARSYEDGE_DATA and the cache."""
     partition: PartitionConfig | None = None
-    """This device's share; the whole training part of the data set where it is left out."""
+    """This device's share; by default it trains on the whole train part of the data set."""
 
 
 class LimitsConfig(Section, frozen=True):
-    """When the device does not train; what it cannot measure limits nothing."""
+    """When the device pauses training; a value that it cannot measure sets no limit."""
 
     max_temperature_c: Annotated[float, msgspec.Meta(gt=0, le=120)] = 95.0
-    """It trains up to here: what a laptop bears. `flash` writes 80 for a Raspberry Pi and 40 for a phone."""
+    """The highest temperature to train at. The default suits laptops; `flash` writes 80 for a Pi and 40 for a phone."""
     min_battery_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 30.0
-    """It trains from here on while it runs on its battery."""
+    """The lowest charge to train at while on battery."""
     min_free_memory_mb: Annotated[float, msgspec.Meta(ge=0)] = 64.0
-    """It trains while this much memory is free."""
+    """The least free memory to train with."""
     min_free_disk_mb: Annotated[float, msgspec.Meta(ge=0)] = 200.0
-    """It trains while the disk of `work_dir` has this much room."""
+    """The least free space, on the disk of `work_dir`, to train with."""
     only_on_charger: bool = False
-    """Whether it trains on a charger alone."""
+    """Whether to train only on a charger."""
     wifi_only: bool = False
-    """Whether it trains on Wi-Fi alone."""
+    """Whether to train only on Wi-Fi."""
 
 
 class DeviceConfig(Section, frozen=True):
-    """device.toml: who this device is, where its broker is, what it trains on."""
+    """device.toml: the device's name, its broker and its data."""
 
     id: Identifier
-    """Names this device in its fleet, where no other may have the same name."""
+    """The device's name, unique in its fleet."""
     data: DataConfig
-    """What this device trains on."""
+    """The device's training data."""
     fleet: Identifier = "default"
-    """The fleet that this device belongs to."""
+    """The device's fleet."""
     work_dir: PathKey = "~/.local/share/sparsyedge"
-    """Where models, updates and unfinished jobs are kept, in a folder per fleet and device."""
+    """The folder for models, updates and unfinished jobs, with a subfolder per fleet and device."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = msgspec.field(default_factory=available_cores)
-    """How many threads train: as many as the device has cores, where it is left out."""
+    """The number of training threads; defaults to the number of cores."""
     meter: str = "auto"
-    """What measures energy: `auto`, `none` or a meter of docs/reference/meters.md."""
+    """The energy meter: `auto`, `none` or a meter from docs/reference/meters.md."""
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
-    """How many seconds the device measures its idle power for when it starts; 0 leaves that out."""
+    """How many seconds to measure idle power at startup; 0 skips it."""
     broker: BrokerConfig = BrokerConfig()
-    """Where the fleet meets."""
+    """The fleet's broker."""
     identity: PathKey | None = None
-    """The folder that `sparsyedge edge enrol` made: who this device is and whom it trusts."""
+    """The folder from `sparsyedge edge enrol`: the device's key and certificate, and the authority it trusts."""
     limits: LimitsConfig = LimitsConfig()
-    """When this device does not train."""
+    """When this device pauses training."""
 
 
 Config = TypeVar("Config", bound=Section)
 
 
 def load_config(path: Path, kind: type[Config] | Callable[[dict[str, Any]], type[Config]]) -> Config:
-    """Read a TOML file as `kind`, with the paths in it absolute; `kind` may be a function of the file's content.
+    """Read a TOML file as `kind` and make its paths absolute; `kind` may be a function of the file's content.
 
     Raises ConfigError that names the key, the value and what is allowed.
     """
@@ -137,12 +137,12 @@ def load_config(path: Path, kind: type[Config] | Callable[[dict[str, Any]], type
 
 
 def read_section(content: dict[str, Any], kind: type[Config]) -> Config:
-    """Values that came from anywhere as `kind`; raises ConfigError as `load_config` does."""
+    """Convert plain values to `kind`; raises ConfigError as `load_config` does."""
     try:
         config = msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), content, kind)) from error
-    # TOML knows inf and nan, and a lower bound alone lets inf pass.
+    # TOML allows inf and nan, and inf passes a lone lower bound.
     for path, number in _floats(config):
         if not math.isfinite(number):
             raise ConfigError(f"key `{path}` has value {number}: not a finite number{_allowed_range(kind, path)}")
@@ -150,7 +150,7 @@ def read_section(content: dict[str, Any], kind: type[Config]) -> Config:
 
 
 def _floats(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every float of a section with the path of its key."""
+    """Every float in a section, with the path of its key."""
     if isinstance(value, float):
         yield path, value
     elif isinstance(value, Section):
@@ -178,7 +178,7 @@ def _explain(message: str, content: dict[str, Any], kind: type[Section]) -> str:
 
 
 def _value_at(content: dict[str, Any], path: str) -> Any:
-    """What the file has there; None inside a free table, of which msgspec does not say the key."""
+    """The file's value at that path; None inside a free table, where msgspec does not name the key."""
     value: Any = content
     for step in _steps(path):
         if isinstance(value, (list, tuple)):
@@ -196,9 +196,9 @@ def _explain_unknown(name: str, path: str, kind: type[Section]) -> str:
 
 
 def _allowed_range(kind: type[Section], path: str) -> str:
-    """All that is allowed of a number or a word, and why where its type has a description.
+    """The allowed range of a number or choices of a word, plus the reason if the type has a description.
 
-    msgspec names only the end that was missed, or nothing.
+    msgspec names only the violated bound, or nothing.
     """
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     info = _type_at(kind, path)
@@ -214,7 +214,7 @@ def _allowed_range(kind: type[Section], path: str) -> str:
 
 
 def _without_reason(info: Any) -> tuple[Any, str]:
-    """A type, and its description in brackets."""
+    """A type, and its description in parentheses."""
     if not isinstance(info, msgspec.inspect.Metadata):
         return info, ""
     description = (info.extra_json_schema or {}).get("description")
@@ -226,17 +226,17 @@ def _join(path: str, name: str) -> str:
 
 
 def _steps(path: str) -> list[str]:
-    """`a.b[1].c` as "a", "b", "[1]", "c"."""
+    """Split `a.b[1].c` into "a", "b", "[1]", "c"."""
     return re.findall(r"\[[^]]*\]|[^.\[]+", path)
 
 
 def _fields_at(kind: type[Section], path: str) -> list[str]:
-    """The keys that the table at that path may have."""
+    """The allowed keys of the table at that path."""
     return [field.encode_name for field in _table(_type_at(kind, path)).fields]
 
 
 def _type_at(kind: type[Section], path: str) -> Any:
-    """What is declared at that path."""
+    """The declared type at that path."""
     info: Any = msgspec.inspect.type_info(kind)
     for step in _steps(path):
         info = _table(info)
@@ -249,7 +249,7 @@ def _type_at(kind: type[Section], path: str) -> Any:
 
 
 def _table(info: Any) -> Any:
-    """Of an optional table, the table."""
+    """Unwrap an optional table."""
     return next((option for option in getattr(info, "types", ()) if hasattr(option, "fields")), info)
 
 

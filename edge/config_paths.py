@@ -1,4 +1,4 @@
-"""Paths in a config file: relative ones are relative to that file, `~` is the user's home."""
+"""Paths in a config file: relative to that file, with `~` for the user's home."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["DatasetKey", "PathKey", "resolve_paths"]
 PathKey = Annotated[str, msgspec.Meta(extra={"path": "place"})]
 """A key whose value is a path."""
 DatasetKey = Annotated[str, msgspec.Meta(extra={"path": "dataset"})]
-"""A key whose value is the name of a data set, or the path of somebody's own."""
+"""A key whose value is the name of a data set, or the path of the user's own."""
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
 
 def resolve_paths(config: Config, folder: Path) -> Config:
-    """The same config with every path in it absolute; `folder` is the one that its file is in."""
+    """The same config with absolute paths; `folder` holds the config file."""
     changes: dict[str, Any] = {}
     data_dir: str | None = getattr(config, "data_dir", None)
     for field in msgspec.inspect.type_info(type(config)).fields:  # type: ignore[attr-defined]
@@ -31,13 +31,13 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         elif isinstance(value, str) and (kind := _path_kind(field.type)) is not None:
             try:
                 changes[field.name] = _place(value, folder) if kind == "place" else _dataset(value, folder, data_dir)
-            except RuntimeError as error:  # there is no such user
+            except RuntimeError as error:  # no such user
                 raise ConfigError(f"key `{field.encode_name}` has value {value!r}: {error}") from error
     return msgspec.structs.replace(config, **changes)
 
 
 def _path_kind(info: Any) -> str | None:
-    """How a key's value is a path; None where it is none."""
+    """Which kind of path a key holds; None if it holds none."""
     for option in getattr(info, "types", (info,)):
         if isinstance(option, msgspec.inspect.Metadata) and option.extra and "path" in option.extra:
             return str(option.extra["path"])
@@ -49,15 +49,15 @@ def _place(value: str, folder: Path) -> str:
 
 
 def _dataset(value: str, folder: Path, data_dir: str | None) -> str:
-    """A name as it is; a path beside the config file, or in one of the folders where data is looked for."""
-    # Here, because messages need configs, and not the readers of data.
+    """A name stays as it is; a path is looked up beside the config file, then in the data folders."""
+    # Imported here: messages need configs but not the data readers.
     from sparsyedge.edge.data.loaders import DATASETS
 
     beside = folder / Path(value).expanduser()
     if value in DATASETS or not (value.endswith(".npz") or os.sep in value or beside.is_dir()):
         return value
     if not beside.exists():
-        # edge/data/loaders.py looks there.
+        # The same folders as in edge/data/loaders.py.
         for place in (data_dir, os.environ.get("SPARSYEDGE_DATA"), "~/.cache/sparsyedge"):
             if place and (found := folder / Path(place).expanduser() / value).exists():
                 return str(found.resolve())

@@ -4,14 +4,14 @@
     ├── ConfigError            a config file or flag: unknown key, value out of bounds, missing file
     ├── DataError              a data set: missing, wrong shape, NaN, label out of range
     ├── ArtifactError          exported graphs: missing file, wrong hash, other version
-    ├── FrameError             a model or update that came over the wire and cannot be trusted
-    │   └── VersionError       a message of a version, or with a feature, that this side does not have
+    ├── FrameError             a model or update from the wire that we cannot trust
+    │   └── VersionError       a message whose version or feature this side lacks
     ├── LinkError              the broker: unreachable, refused, silent for too long
-    │   └── MessageTooLarge    one message that the broker would not take; the link is as good as before
-    ├── SecurityError          an identity, token or signature: missing, refused, not the one that is trusted
-    ├── FlashError             a card or a bundle that cannot be made: wrong image, missing wheel, too little space
-    ├── StoreError             the coordinator's SQLite files, its run store and its ledger: damaged, or
-    │   └── StoreLocked        in the hands of another process for too long
+    │   └── MessageTooLarge    one message too large for the broker; the link still works
+    ├── SecurityError          an identity, token or signature: missing, refused, not trusted
+    ├── FlashError             a card or bundle that we cannot make: wrong image, missing wheel, too little space
+    ├── StoreError             the coordinator's SQLite files (run store and ledger): damaged, or
+    │   └── StoreLocked        locked by another process for too long
     ├── TrainingError          a local job that went wrong: non-finite loss, empty data
     └── RunError               a federated run that cannot go on: too few devices, another coordinator at work
 
@@ -41,11 +41,11 @@ class SparsyedgeError(Exception):
 
 
 class ConfigError(SparsyedgeError):
-    """A config file or a flag asks for something that does not exist or is not allowed."""
+    """A config file or a flag asks for something unknown or not allowed."""
 
 
 class DataError(SparsyedgeError):
-    """A data set cannot be used as it is."""
+    """A data set is unusable as it is."""
 
 
 class ArtifactError(SparsyedgeError):
@@ -57,23 +57,23 @@ class FrameError(SparsyedgeError):
 
 
 class VersionError(FrameError):
-    """A message needs a version or a feature that this side does not have; the text says which side to upgrade."""
+    """A message needs a version or feature that this side lacks; the text says which side to upgrade."""
 
 
 class LinkError(SparsyedgeError):
-    """The broker cannot be reached or does not do what the protocol needs."""
+    """The broker is unreachable or breaks the protocol."""
 
 
 class MessageTooLarge(LinkError):
-    """A message is larger than the broker takes; it was not sent, and the link is as good as before."""
+    """A message is too large for the broker. It was not sent; the link still works."""
 
 
 class SecurityError(SparsyedgeError):
-    """Somebody or something is not who or what it must be."""
+    """An identity, token or signature fails its check."""
 
 
 class FlashError(SparsyedgeError):
-    """A card or a bundle cannot be made from what is there; nothing was written."""
+    """We cannot make a card or bundle from these inputs; nothing was written."""
 
 
 class TrainingError(SparsyedgeError):
@@ -85,8 +85,8 @@ class RunError(SparsyedgeError):
 
 
 class StoreError(SparsyedgeError):
-    """A SQLite file of the coordinator's cannot be used."""
+    """One of the coordinator's SQLite files is unusable."""
 
 
 class StoreLocked(StoreError):
-    """A SQLite file of the coordinator's is in the hands of another process."""
+    """Another process holds one of the coordinator's SQLite files."""

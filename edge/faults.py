@@ -1,6 +1,6 @@
-"""Crashes on purpose, so that tests can die in the middle of a write; nothing happens unless a variable asks for it.
+"""Deliberate crashes: tests use them to die in the middle of a write. Off unless an environment variable is set.
 
-`SPARSYEDGE_CRASH_AT=half-written:3` ends the process at once, as SIGKILL would, when it passes that point for the third
+`SPARSYEDGE_CRASH_AT=half-written:3` ends the process at once, like SIGKILL, when it passes that point for the third
 time.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["CRASH_POINTS", "CRASH_VARIABLE", "EXIT_CODE", "crash_point"]
 CRASH_VARIABLE: Final = "SPARSYEDGE_CRASH_AT"
 EXIT_CODE: Final = 137
 CRASH_POINTS: Final = ("half-written", "before-rename", "after-rename", "before-commit", "after-commit")
-"""Inside a file's writing, before and after it gets its name, and on both sides of a transaction of the run's store."""
+"""In the middle of writing a file, before and after its rename, and on both sides of a commit to the run store."""
 
 _passed = 0
 

@@ -1,6 +1,6 @@
-"""How this sparsyedge got here, and the command that adds an extra to it: the package is on no index.
+"""How this sparsyedge was installed, and the command that adds an extra. The package is on no index.
 
-Imports nothing but the standard library: it explains what is missing where something else could not be imported.
+Imports only the standard library: it explains why some other import failed.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class _Origin:
 
 
 def checkout() -> Path | None:
-    """The folder with the sources that this sparsyedge was installed from, where it is still there."""
+    """The source folder that this sparsyedge was installed from, if it still exists."""
     origin = _origin()
     return origin.path if origin is not None and origin.is_checkout else None
 
 
 def installed_wheel() -> Path | None:
-    """The wheel that this sparsyedge was installed from, where it is still there."""
+    """The wheel that this sparsyedge was installed from, if it still exists."""
     origin = _origin()
     return origin.path if origin is not None and origin.is_wheel else None
 
 
 def install_command(extra: str | None = None) -> str:
-    """The command that installs what sparsyedge needs, or what an extra of it needs, into this Python."""
+    """The command that installs the dependencies of sparsyedge, or of one of its extras, into this Python."""
     origin = _origin()
     if origin is not None and (origin.is_checkout or origin.is_wheel):
         target = shlex.quote(f"{origin.path}[{extra}]" if extra else str(origin.path))
@@ -59,7 +59,7 @@ def install_command(extra: str | None = None) -> str:
 
 
 def _origin() -> _Origin | None:
-    """What pip wrote down at the install (PEP 610); None for a package from elsewhere than this machine's disk."""
+    """pip's own record of the install (PEP 610); None unless the package came from this machine's disk."""
     try:
         written = json.loads(metadata.distribution(PACKAGE).read_text("direct_url.json") or "null")
         url = urlsplit(written["url"])
@@ -70,14 +70,14 @@ def _origin() -> _Origin | None:
 
 
 def _pip() -> str:
-    """pip as a shell finds it where that is this Python's own: many run .venv/bin/sparsyedge and activate nothing."""
+    """`pip` if the shell finds this Python's own, else `PYTHON -m pip`: many users never activate the environment."""
     found = shutil.which("pip")
     ours = found is not None and Path(found).parent == Path(sys.executable).parent
     return "pip" if ours else f"{shlex.quote(sys.executable)} -m pip"
 
 
 def _requirements(extra: str) -> list[str]:
-    """What an extra brings, with extras of our own that it names resolved: the rest is on an index, and we are not."""
+    """The requirements of an extra, with our own extras expanded: an index has all the others, but not us."""
     found: list[str] = []
     for line in metadata.requires(PACKAGE) or ():
         need, _, marker = (part.strip() for part in line.partition(";"))

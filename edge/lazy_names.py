@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are asked for, so that importing the package stays cheap."""
+"""Public names of a package, imported on first use: importing the package stays cheap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """A `__getattr__` for the package; `homes` says which module each name comes from."""
+    """A `__getattr__` for the package; `homes` maps each name to its module."""
 
     def find(name: str) -> object:
         if name not in homes:

@@ -1,4 +1,4 @@
-"""What one phase of a round costs a device, as it is measured, reported and recorded."""
+"""The cost of one phase of a round on a device, as we measure, report and record it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import msgspec
 __all__ = ["Kind", "Phase", "PhaseCost"]
 
 Kind = Literal["measured-board", "measured-rails", "battery", "modelled", "none"]
-"""How far to trust joules: the whole board's input, some of its rails (a processor's is one), the battery's own gauge,
-an estimate, nothing."""
+"""How far to trust the joules: measured at the board's input, measured on some rails (such as the processor's), read
+from the battery's gauge, estimated, or absent.
+"""
 Phase = Literal["download", "train", "prune", "encode", "upload"]
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class PhaseCost(msgspec.Struct, frozen=True):
-    """Wall seconds and joules of one phase; joules are None where nothing measures or models them."""
+    """Wall seconds and joules of one phase; joules are None if nothing measures or models them."""
 
     seconds: NonNegative
     joules: NonNegative | None

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written to a temporary name, synced, then renamed."""
+"""Files that are complete or absent: written under a temporary name, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ UNFINISHED = ".part"
 
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Put `content` at `path` so that a crash at any moment leaves the old file or the new one, never a part.
+    """Write `content` to `path`; a crash at any moment leaves the old file or the new one, never a part.
 
-    A `private` file is read by its owner alone, from its first moment on.
+    Only the owner can read a `private` file, from the moment it exists.
     """
     half = len(content) // 2
     view = memoryview(content)
@@ -34,7 +34,7 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
 
 
 def write_pieces_atomically(path: Path, pieces: Iterable[bytes | memoryview], *, private: bool = False) -> None:
-    """As write_atomically, for content that is never in memory as a whole."""
+    """Like write_atomically, for content too large to hold in memory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
@@ -44,7 +44,7 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes | memoryview], *,
                 file.flush()
                 if index == 0:
                     crash_point("half-written")
-            # mkstemp makes files that only their owner reads; a result is for whoever the user's umask lets in.
+            # mkstemp makes files that only the owner can read; other results follow the user's umask.
             if not private:
                 os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
@@ -59,7 +59,7 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes | memoryview], *,
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Whatever this process makes while the block lasts, SQLite's files included, is for its owner alone."""
+    """Make every file created inside the block readable by its owner alone, SQLite's files included."""
     before = os.umask(0o077)
     try:
         yield
@@ -68,32 +68,32 @@ def private_files() -> Iterator[None]:
 
 
 def make_private_folder(path: Path) -> None:
-    """A folder that only its owner enters; one that is there already stays as its owner has made it."""
+    """Make a folder that only its owner can enter; leave an existing folder's mode alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what writers that were killed have left below `directory`; nobody else may be writing there."""
+    """Remove temporary files of killed writers below `directory`; nobody else may be writing there."""
     for path in directory.rglob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's content in hex, read in pieces."""
+    """The SHA-256 of a file in hex, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
+    """The process's umask. The only way to read it is to set it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename durable: the entry lives in the directory, which has a sync of its own."""
+    """Make a rename durable: the directory holds the entry and needs its own sync."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

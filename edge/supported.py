@@ -1,4 +1,4 @@
-"""Where sparsyedge can run: refused in one sentence elsewhere, before an import fails in a hundred lines."""
+"""Refuses unsupported platforms in one sentence, before an import fails in a hundred lines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["check_platform"]
 
 OLDEST_PYTHON = (3, 11)
 NEWEST_WITH_WHEEL = (3, 14)
-"""The newest Python that onnxruntime has wheels for, as far as is known here; a later one is not refused for that."""
+"""The newest Python with onnxruntime wheels that we know of; later ones are not refused for that alone."""
 
 
 def check_platform() -> None:
-    """Raise ConfigError where there is no onnxruntime: 32-bit systems, musl, and Pythons that have no wheel of it."""
+    """Raise ConfigError if onnxruntime has no wheel here: 32-bit systems, musl, and some Python versions."""
     machine, version = platform.machine(), sys.version_info[:2]
     if sys.maxsize <= 2**32:
         raise ConfigError(

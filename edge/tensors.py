@@ -1,4 +1,4 @@
-"""A model's state: named float32 tensors, their canonical identity, and what may be counted about them."""
+"""A model's state: named float32 tensors, their canonical id, and counts over them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FloatArray = NDArray[np.float32]
 State = dict[str, FloatArray]
 """Weights before the power, biases, BatchNorm affine and running statistics, by parameter name."""
 Tensors = Mapping[str, FloatArray]
-"""A state to look at; it may make each tensor when it is asked for."""
+"""A read-only state; it may create each tensor on demand."""
 
 
 class MadeOnDemand(Mapping[str, FloatArray]):
-    """Tensors that are made when they are asked for, each time anew: a state that takes no memory."""
+    """Tensors created anew on every access: a state that takes no memory."""
 
     def __init__(self, names: Collection[str], make: Callable[[str], FloatArray]) -> None:
         self._names = dict.fromkeys(names)
@@ -47,7 +47,7 @@ class MadeOnDemand(Mapping[str, FloatArray]):
 
 
 def model_id(state: Mapping[str, FloatArray]) -> str:
-    """The SHA-256 of names, shapes and float32 bytes, in name order: two sides hold the same model iff these agree."""
+    """The SHA-256 of names, shapes and float32 bytes, in name order. Equal ids mean equal models."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = np.ascontiguousarray(state[name], dtype="<f4")
@@ -57,20 +57,20 @@ def model_id(state: Mapping[str, FloatArray]) -> str:
 
 
 def dense_bytes(state: Mapping[str, FloatArray]) -> int:
-    """What the state takes as plain float32, the figure that every byte count is compared with."""
+    """The size of the state as plain float32: the baseline for every byte count."""
     return sum(4 * tensor.size for tensor in state.values())
 
 
 def count_nonzero(state: Mapping[str, FloatArray], names: Iterable[str]) -> int:
-    """How many entries of the named tensors are not exactly zero."""
+    """The number of non-zero entries in the named tensors."""
     return sum(int(np.count_nonzero(state[name])) for name in names)
 
 
 def count_regrown(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], names: Iterable[str]) -> int:
-    """How many entries of the named tensors were exactly zero before and are not after."""
+    """The number of entries in the named tensors that were exactly zero before and are not after."""
     return sum(int(np.count_nonzero((before[name] == 0) & (after[name] != 0))) for name in names)
 
 
 def first_nonfinite(state: Mapping[str, FloatArray]) -> str | None:
-    """The name of a tensor that holds NaN or infinity, or None where all are finite."""
+    """The name of a tensor with NaN or infinity; None if all are finite."""
     return next((name for name, tensor in state.items() if not np.isfinite(tensor).all()), None)

@@ -1,1 +1,1 @@
-"""The commands of a device, and what every command of sparsyedge shares: parser, table of subcommands, log lines."""
+"""The device's commands, and the parts that every command shares: parser, table of subcommands, log lines."""

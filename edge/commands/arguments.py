@@ -1,4 +1,4 @@
-"""Command lines: the parser that every command uses, so that all of them have the same help and options."""
+"""The parser that every command uses: the same help and options everywhere."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["Parser", "version_line"]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with `--verbose` and `--version`, whose subcommands are described by the sentence that lists them."""
+    """A parser with `--verbose` and `--version`. A subcommand's line in the listing is also its description."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.register("action", "parsers", _Subcommands)
         self.add_argument("-v", "--verbose", action=_Verbose, help="log more, for debugging")
-        self.add_argument("--version", action=_Version, help="print the version and leave")
+        self.add_argument("--version", action=_Version, help="print the version and exit")
 
 
 class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]
-    """Makes the description of a subcommand's own page from what its parent's page says of it."""
+    """Turns a subcommand's line on the parent's page into the description of its own page."""
 
     def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
         if options.get("help"):
@@ -33,7 +33,7 @@ class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]
 
 
 class _Verbose(argparse.Action):
-    """Takes effect while the arguments are read, so that no command has to hand it on."""
+    """Takes effect while the arguments are parsed, so no command has to pass it on."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)

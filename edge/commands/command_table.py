@@ -1,4 +1,4 @@
-"""Subcommands as rows of a table. A row says where the code is; nothing is imported until somebody runs the command.
+"""Subcommands as rows of a table. A row says where the code is; we import it only when the command runs.
 
 The function takes the remaining arguments and returns the exit code. Its module has `make_parser`, and `SUBCOMMANDS` if
 it has a table of its own.
@@ -25,10 +25,10 @@ class Command:
     summary: str
     """What it does, as one line of a help page."""
     extra: str | None = None
-    """The extra that brings its dependencies; None if the base install, which is a device's, has them all."""
+    """The extra with its dependencies; None if the base (device) install has them all."""
 
     def load(self) -> ModuleType:
-        """The command's module; raises ModuleNotFoundError if one of its dependencies is not installed."""
+        """The command's module; raises ModuleNotFoundError if a dependency is missing."""
         return importlib.import_module(self.target.partition(":")[0])
 
     def run(self, argv: list[str]) -> int:
@@ -41,7 +41,7 @@ CommandTable = Mapping[str, Command]
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """The name that a typist probably meant, or all names."""
+    """A hint: the name the user probably meant, or all names."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean `{near[0]}`?" if near else f"allowed are {', '.join(known)}"
 

@@ -1,6 +1,6 @@
 """`sparsyedge completion bash|zsh|fish`: prints a script that completes commands, options and their choices.
 
-The script holds every word that can be typed, so that a shell completes without starting Python, let alone torch.
+The script contains every word a user can type: the shell completes without starting Python, let alone torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Page", "main", "make_parser", "pages"]
 
 @dataclass(frozen=True)
 class Page:
-    """One help page: the words that lead to it, its parser, and the subcommands below it with what they do."""
+    """One help page: the words that lead to it, its parser, and its subcommands with their summaries."""
 
     words: tuple[str, ...]
     parser: argparse.ArgumentParser
@@ -37,13 +37,13 @@ class Page:
 
     @property
     def positional_choices(self) -> list[str]:
-        """Words that may stand here beside subcommands and options."""
+        """The words allowed here besides subcommands and options."""
         positional = [action for action in self.parser._actions if not action.option_strings]
         return [str(word) for action in positional if not _is_table(action) for word in action.choices or ()]
 
     @property
     def words_here(self) -> list[str]:
-        """Everything that may be typed here, files aside."""
+        """Every word allowed here, except files."""
         options = [text for action in self.options for text in action.option_strings]
         return [*self.subcommands, *self.positional_choices, *options]
 
@@ -60,19 +60,19 @@ def make_parser() -> Parser:
     """The options of `sparsyedge completion`."""
     parser = Parser(
         prog="sparsyedge completion",
-        description="Print what lets a shell complete `sparsyedge`: commands, options and their choices.",
+        description="Print a script that completes `sparsyedge` in a shell: commands, options and their choices.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="write it once, and again after an upgrade or another extra:\n"
+        epilog="write it once, and again after an upgrade or a new extra:\n"
         "  sparsyedge completion bash > ~/.local/share/bash-completion/completions/sparsyedge\n"
         "  sparsyedge completion fish > ~/.config/fish/completions/sparsyedge.fish\n"
         '  sparsyedge completion zsh > "${fpath[1]}/_sparsyedge"',
     )
-    parser.add_argument("shell", choices=SHELLS, help="whose script to print")
+    parser.add_argument("shell", choices=SHELLS, help="the shell to print a script for")
     return parser
 
 
 def pages(table: CommandTable, words: tuple[str, ...] = ()) -> Iterator[Page]:
-    """Every help page below a table of commands; those whose extra is not installed here are left out."""
+    """Every help page below a table of commands; skips commands whose extra is not installed."""
     for name, command in table.items():
         try:
             module = command.load()
@@ -104,7 +104,7 @@ def _top_words(commands: CommandTable) -> list[str]:
 
 
 def _choices(found: list[Page]) -> Iterator[tuple[str, str, list[str]]]:
-    """Options that take one of a few words: where they stand, the option, the words."""
+    """Options with a fixed set of values: the place, the option, the values."""
     for page in found:
         for action in page.options:
             if action.choices:
@@ -113,7 +113,7 @@ def _choices(found: list[Page]) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _posix_cases(commands: CommandTable, found: list[Page]) -> dict[str, str]:
-    """The branches that bash and zsh share."""
+    """The case branches that bash and zsh share."""
     known = [page.place for page in found] + list(commands)
     return {
         "KNOWN": "|".join(shlex.quote(place) for place in dict.fromkeys(known)),
@@ -205,7 +205,7 @@ def _zsh(commands: CommandTable, found: list[Page]) -> str:
 
 
 def _fish(commands: CommandTable, found: list[Page]) -> str:
-    # Places begin with a space here: that saves fish a case for the first word.
+    # Places begin with a space here: it saves fish a special case for the first word.
     places = dict.fromkeys([f" {page.place}" for page in found] + [f" {name}" for name in commands])
     lines = [_fish_line("", f"-f -a {name}", command.summary) for name, command in commands.items()]
     for page in found:

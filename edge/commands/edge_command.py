@@ -52,11 +52,11 @@ SUBCOMMANDS = {
 WRITE_PROBE_NAME = "write-probe"
 WRITE_PROBE_BYTES = 64 * 1024
 LAST_WORD_S = 5.0
-"""How long a device that cannot start tries to say so."""
+"""How long a device that cannot start tries to report it."""
 
 
 def main(argv: list[str]) -> int:
-    """Run one device until it is stopped, or its run is finished; raises SparsyedgeError where it cannot start."""
+    """Run one device until it is stopped or its run finishes; raises SparsyedgeError if it cannot start."""
     if argv and argv[0] in SUBCOMMANDS:
         return SUBCOMMANDS[argv[0]].run(argv[1:])
     options = make_parser().parse_args(argv)
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
 
 
 def load_data(config: DataConfig) -> Dataset:
-    """What this device trains on: the whole train part, or its share where the config names one; no test part."""
+    """This device's training data: the whole train part, or its share if the config names one. No test part."""
     data_dir = Path(config.data_dir) if config.data_dir is not None else None
     dataset = load(config.dataset, data_dir, train_only=True)
     train, share = dataset.train, config.partition
@@ -111,12 +111,12 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the device's config, device.toml")
     parser.add_argument(
-        "--until-finished", action="store_true", help="leave when the run is finished, instead of waiting for the next"
+        "--until-finished", action="store_true", help="exit when the run is finished instead of waiting for the next"
     )
     parser.add_argument(
         "--runtime",
         choices=get_args(Runtime),
-        help="train by onnxruntime-training's API, or as any onnxruntime can (default: what is installed)",
+        help="train with onnxruntime-training's API, or with any onnxruntime (default: what is installed)",
     )
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="how much to log"
@@ -125,7 +125,7 @@ def make_parser() -> Parser:
 
 
 def _leave_word(config: DeviceConfig, reason: str) -> None:
-    """Tell the fleet why this device cannot start, if the broker can be reached: nobody may be at its terminal."""
+    """Tell the fleet why this device cannot start, if the broker is reachable: nobody may be watching its terminal."""
     member = _member(config, samples=0)
     try:
         link = _link(config, member, _open_identity(config))
@@ -135,7 +135,7 @@ def _leave_word(config: DeviceConfig, reason: str) -> None:
         finally:
             link.close()
     except (SparsyedgeError, OSError) as error:
-        log.warning("the coordinator could not be told: %s", error)
+        log.warning("cannot tell the coordinator: %s", error)
 
 
 def _member(config: DeviceConfig, *, samples: int) -> Member:
@@ -184,7 +184,7 @@ def _run(
         signing_key=identity.signing_key if identity else None,
         sign=partial(_sign, config, identity),
     )
-    # Before the link opens, so that the first event comes when the broker knows what we wait for.
+    # Subscribe before the link opens: by the first event, the broker knows our subscriptions.
     courier.join()
     _open(link, supervisor)
     supervisor.ready()
@@ -197,9 +197,9 @@ def _run(
 
 
 def _open(link: Link, supervisor: Supervisor) -> None:
-    """Connect; raises LinkError where that fails.
+    """Connect; raises LinkError on failure.
 
-    A service that is refused waits to be let in: it would only be started again, every few seconds, for ever.
+    A service that the broker refuses waits here: exiting would only make the supervisor restart it every few seconds.
     """
     for tries in itertools.count():
         try:
@@ -225,7 +225,7 @@ def _trust(config: DeviceConfig, identity: Identity | None, work_dir: Path) -> T
 
 
 def _sign(config: DeviceConfig, identity: Identity | None, offer: Offer) -> Offer:
-    """The offer with this device's signature, where it has an identity to sign with."""
+    """The offer, signed if this device has an identity."""
     if identity is None:
         return offer
     statement = update_statement(offer, fleet=config.fleet, device=config.id)
@@ -233,12 +233,12 @@ def _sign(config: DeviceConfig, identity: Identity | None, offer: Offer) -> Offe
 
 
 def _work_dir(config: DeviceConfig) -> Path:
-    # A folder per device, so that several on one machine can share the default.
+    # One folder per device: several devices on one machine can share the default.
     return Path(config.work_dir).expanduser() / config.fleet / config.id
 
 
 def _ready_work_dir(config: DeviceConfig) -> None:
-    """Make the folder and write to it, so that a disk that is full or read-only is a word now, not in mid-round."""
+    """Make the folder and write to it: a full or read-only disk should fail now, not in mid-round."""
     folder = _work_dir(config)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -270,10 +270,10 @@ def _open_identity(config: DeviceConfig) -> Identity | None:
 
 @contextmanager
 def _stopped_by_signals(agent: Agent) -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop the agent in order; a second one of them ends the process at once."""
+    """Let SIGINT and SIGTERM stop the agent cleanly; a second signal ends the process at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        log.info("got %s; leaving", signal.Signals(number).name)
+        log.info("got %s; stopping", signal.Signals(number).name)
         agent.stop()
         restore()
 

@@ -1,4 +1,4 @@
-"""`sparsyedge edge enrol FILE`: turns the file that the operator made into this device's identity and config."""
+"""`sparsyedge edge enrol FILE`: turns the operator's file into this device's identity and config."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ DEFAULT_FOLDER = Path("~/.local/share/sparsyedge/identity")
 ASK_AGAIN_S = 3.0
 TICK_S = 0.5
 KNOWN_S = 3.0
-"""Until a broker has read which tokens there are."""
+"""How long a broker may take to learn of a new token."""
 
 _REPLY_DECODER: msgspec.json.Decoder[EnrolReply] = msgspec.json.Decoder(EnrolReply)
 
 
 def main(argv: list[str]) -> int:
-    """Enrol this device, write its config where the file says what it trains on, and take the token out of the file."""
+    """Enrol this device, write its config if the file names its data, and remove the token from the file."""
     options = make_parser().parse_args(argv)
     folder = options.identity.expanduser().resolve()
     device = read_device_file(options.file)
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
 def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
     """Make the device's key, have it certified, and keep both in `folder`.
 
-    Raises SecurityError where the coordinator refuses, LinkError where it cannot be reached.
+    Raises SecurityError if the coordinator refuses, LinkError if it is unreachable.
     """
     if device.token is None:
         raise SecurityError(
@@ -76,10 +76,10 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
         )
     identity = Identity(folder)
     key = identity.begin(ca=device.ca, signing_key=device.signing_key, token=device.token)
-    # Its client id is all that tells one newcomer from another, so it must not be guessed.
+    # Newcomers are told apart only by client id, so it must be unguessable.
     nonce = secrets.token_hex(16)
     request = EnrolRequest(device=device.device, token=device.token, csr=make_csr(key, device.device), reply=nonce)
-    # The broker takes nobody who does not know a token, and so strangers have no way to flood the coordinator.
+    # The broker admits only holders of a token: strangers cannot flood the coordinator.
     login = (device.device, token_sha256(device.token))
     link = Link(device.host, device.enrol_port, identity=nonce, tls=identity.trust, login=login)
     topics = Topics(device.fleet)
@@ -97,7 +97,7 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
 
 
 def _open(link: Link, device: str, *, until_s: float) -> None:
-    """Connect; a token that was made this moment may be news to the broker for another."""
+    """Connect; retries for a moment, because the broker may not know a brand-new token yet."""
     known_by_s = time.monotonic() + KNOWN_S
     while True:
         try:
@@ -115,7 +115,7 @@ def _open(link: Link, device: str, *, until_s: float) -> None:
 
 
 def _ask(link: Link, topic: str, request: bytes, *, until_s: float) -> Enrolled | NotEnrolled:
-    """Repeat the request until it is answered: any message may be lost."""
+    """Repeat the request until answered: any message may get lost."""
     ask_s = 0.0
     while (now_s := time.monotonic()) < until_s:
         if now_s >= ask_s:
@@ -170,12 +170,12 @@ def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | 
 
 
 def _data(data: DataConfig, file: Path) -> DataConfig:
-    """What the device trains on, with the paths of the operator's file, which are relative to it, made absolute."""
+    """The device's data config, with paths made absolute; the operator wrote them relative to the file."""
     return resolve_paths(data, file.absolute().parent)
 
 
 def _toml(config: DeviceConfig) -> str:
-    """A device's config as TOML, which json's numbers and strings are too."""
+    """A device's config as TOML; JSON's numbers and strings are valid TOML."""
     lines: list[str] = []
     _add_table(lines, "", msgspec.to_builtins(config))
     return "\n".join(lines) + "\n"
@@ -186,7 +186,7 @@ def _add_table(lines: list[str], name: str, table: dict[str, Any]) -> None:
         lines.append(f"[{name}]")
     values = {key: value for key, value in table.items() if value is not None}
     lines += [
-        # The one character that JSON takes as it is and TOML does not.
+        # The one character that is legal in a JSON string and not in TOML.
         f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for key, value in values.items()
         if not isinstance(value, dict)

@@ -1,4 +1,4 @@
-"""`sparsyedge frame inspect FILE`: what a frame holds, for people who debug. Needs the base install only."""
+"""`sparsyedge frame inspect FILE`: shows the content of a frame, for debugging. Needs only the base install."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
 
 
 def describe(header: FrameHeader, frame_bytes: int) -> dict[str, Any]:
-    """What a frame of that length says about itself, as plain data."""
+    """A frame's description of itself as plain data, plus its length."""
     weights = [
         {
             "name": weight.name,
@@ -101,12 +101,12 @@ def _shape(shape: list[int]) -> str:
 
 
 def _printable(text: str) -> str:
-    """A name that cannot do anything to the terminal, whatever its sender put into it."""
+    """A name made harmless to the terminal, whatever its sender put into it."""
     return text if text.isprintable() else ascii(text)
 
 
 def make_parser() -> Parser:
-    parser = Parser(prog="sparsyedge frame", description="Look into frames: models and updates as they travel.")
+    parser = Parser(prog="sparsyedge frame", description="Inspect frames: models and updates on the wire.")
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="print what a frame holds")
     inspect.add_argument("file", type=Path, help="a frame, e.g. model.frame of a run, or one of a device's models/")

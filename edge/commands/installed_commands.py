@@ -1,7 +1,7 @@
 """The subcommands of `sparsyedge`: one entry point of group `sparsyedge.commands` each, in any installed package.
 
-An entry point leads to a `Command`, in a module that imports nothing heavy: `sparsyedge --help` loads all of them. The
-help page lists commands in the order in which pyproject.toml declares them.
+An entry point leads to a `Command` in a module that imports nothing heavy: `sparsyedge --help` loads all of them. The
+help page lists commands in the order of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUP = "sparsyedge.commands"
 
 
 def find_command(name: str) -> Command:
-    """The command of that name; raises SparsyedgeError if no package brings it."""
+    """The command of that name; raises SparsyedgeError if no package provides it."""
     entries = _entry_points()
     if name not in entries:
         raise SparsyedgeError(f"unknown subcommand `{name}`; {nearest(name, entries)}")
@@ -29,18 +29,18 @@ def find_command(name: str) -> Command:
 
 
 def installed_commands() -> dict[str, Command]:
-    """Every command by name; warns about entry points that do not load and leaves them out."""
+    """Every command by name; warns about entry points that fail to load and skips them."""
     commands = {}
     for name, entry in _entry_points().items():
         try:
             commands[name] = _load(entry)
-        except Exception as error:  # the entry point may be another package's: its fault must not cost us ours
+        except Exception as error:  # another package's broken entry point must not break ours
             log.warning("subcommand %s (%s) cannot be loaded and is left out: %r", name, entry.value, error)
     return commands
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:
-    """Our own come first: no other package can replace them."""
+    """Ours come first: no other package can replace them."""
     found = metadata.entry_points(group=GROUP)
     entries: dict[str, metadata.EntryPoint] = {}
     for entry in sorted(found, key=lambda entry: entry.dist is None or entry.dist.name != PACKAGE):

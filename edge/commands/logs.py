@@ -1,6 +1,6 @@
-"""What a command says while it works: lines on stderr in one format, set up once for every command.
+"""A command's log: lines on stderr in one format, set up once for every command.
 
-Standard output is for answers: tables, documents, the result that was asked for.
+Standard output is for answers: tables, documents, the requested result.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _ours = logging.getLogger("sparsyedge")
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever stderr is at that moment: a progress bar redirects it while it draws."""
+    """Writes to the current stderr: a progress bar redirects it while it draws."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=sys.stderr, flush=True)
         except BrokenPipeError:
-            pass  # nobody reads the log any more; the work goes on
+            pass  # nobody reads the log any more; keep working
         except Exception:
             self.handleError(record)
 
@@ -31,10 +31,10 @@ _handler = _Stderr()
 
 
 def set_up() -> None:
-    """Show warnings, with the time and the level; a command that has more to say sets another level."""
+    """Show warnings, with time and level; a command with more to say sets another level."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
-        # onnxruntime-training installs a handler of its own when it is imported, and each line would come twice.
+        # onnxruntime-training installs its own handler on import, which would print each line twice.
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
     if _handler not in root.handlers:
@@ -45,17 +45,17 @@ def set_up() -> None:
 
 
 def name_lines(who: str) -> None:
-    """Put a device's id into every line, for logs of several devices in one place."""
+    """Add a device's id to every line, for logs of several devices in one place."""
     name = f"{who.replace('%', '%%')} " if who else ""
     _handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {name}%(message)s", TIME_FORMAT))
 
 
 def be_verbose() -> None:
-    """Show what we say for debugging, too."""
+    """Show debug lines, too."""
     _ours.setLevel(logging.DEBUG)
 
 
 def set_level(level: str) -> None:
-    """Show what we say from that level on; `--verbose` is stronger."""
+    """Show our lines from that level up; `--verbose` wins over it."""
     if _ours.level != logging.DEBUG:
         _ours.setLevel(level.upper())

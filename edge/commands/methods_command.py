@@ -1,4 +1,4 @@
-"""`sparsyedge methods`: the methods that a run can be trained with."""
+"""`sparsyedge methods`: lists the training methods that a run can use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
 
 def make_parser() -> Parser:
     """The options of `sparsyedge methods`."""
-    parser = Parser(prog="sparsyedge methods", description="List the methods that a run can be trained with.")
+    parser = Parser(prog="sparsyedge methods", description="List the training methods that a run can use.")
     parser.add_argument("--json", action="store_true", help="print one JSON document: every field of every method")
     return parser
 

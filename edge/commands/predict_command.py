@@ -1,4 +1,4 @@
-"""`sparsyedge predict MODEL FILE...`: what a delivered model sees in files. Needs a device's install only."""
+"""`sparsyedge predict MODEL FILE...`: classifies files with a delivered model. Needs only a device's install."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["main", "make_parser"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model sees in one sample."""
+    """The model's answer for one sample."""
 
     file: str
     sample: int | None
-    """The place in a file of many."""
+    """The sample's index in a file of many."""
     resized_from: tuple[int, int] | None
     top: tuple[tuple[int, float], ...]
-    """Classes and how likely they are, the likeliest first."""
+    """Classes and their probabilities, the likeliest first."""
     label: int | None
 
     @property
@@ -113,7 +113,7 @@ def _as_json(prediction: Prediction, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    """A name that cannot do anything to the terminal, whoever put it into the file."""
+    """A name made harmless to the terminal, whoever put it into the file."""
     return text if text.isprintable() else ascii(text)
 
 
@@ -125,9 +125,7 @@ def _positive(text: str) -> int:
 
 def make_parser() -> Parser:
     """The options of `sparsyedge predict`."""
-    parser = Parser(
-        prog="sparsyedge predict", description="Say what a delivered model sees in images and in .npz files."
-    )
+    parser = Parser(prog="sparsyedge predict", description="Classify images and .npz files with a delivered model.")
     parser.add_argument("model", type=Path, metavar="MODEL", help="model.onnx or model_float.onnx of a run")
     parser.add_argument(
         "files",

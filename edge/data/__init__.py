@@ -1,4 +1,4 @@
-"""What a device trains on: data sets by name, their partition over devices, and the order of batches."""
+"""A device's training data: data sets by name, their partition over devices, and the order of batches."""
 
 from sparsyedge.edge.data.batches import epoch_order, split_batches
 from sparsyedge.edge.data.dataset import Dataset, Samples, check, check_classes

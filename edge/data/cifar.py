@@ -14,7 +14,7 @@ from sparsyedge.edge.errors import DataError
 
 __all__ = ["CIFAR10", "CIFAR100", "CifarVersion", "has_cifar", "read_cifar"]
 
-_IMAGE_SHAPE = (3, 32, 32)  # planes of red, green and blue, row by row: the order that training wants
+_IMAGE_SHAPE = (3, 32, 32)  # planes of red, green and blue, row by row: the order for training
 _IMAGE_BYTES = 3 * 32 * 32
 
 _CIFAR10_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -31,11 +31,11 @@ willow_tree wolf woman worm
 
 @dataclass(frozen=True)
 class CifarVersion:
-    """Where one CIFAR comes from and how its records are laid out; the last label byte is the class trained on."""
+    """Where one CIFAR comes from and how its records are laid out; training uses the last label byte."""
 
     name: str
     form: Form
-    """Its classes in the order of the labels; the archive spells some names in more than one way."""
+    """Its classes in label order; the archive spells some names in more than one way."""
     label_bytes: int
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
@@ -74,19 +74,19 @@ CIFAR100 = CifarVersion(
 
 
 def has_cifar(folder: Path, version: CifarVersion) -> bool:
-    """Whether `folder` looks like the unpacked archive; a file that is missing all the same is reported on reading."""
+    """Whether `folder` looks like the unpacked archive; reading it reports any missing file."""
     return (folder / version.test_files[0]).is_file() and (folder / version.train_files[0]).is_file()
 
 
 def read_cifar(folder: Path, version: CifarVersion) -> Dataset:
-    """The data set in the unpacked archive `folder`; values are not checked yet."""
+    """The data set in the unpacked archive `folder`; does not check values yet."""
     train = _read_records([folder / file for file in version.train_files], version)
     test = _read_records([folder / file for file in version.test_files], version)
     return Dataset(version.name, train, test, version.form.classes, version.form.names)
 
 
 def _read_records(paths: list[Path], version: CifarVersion) -> Samples:
-    """All records of `paths`, filled into one array file by file: a small Pi has no room for 150 MB twice."""
+    """All records of `paths`, read file by file into one array: a small Pi has no room for 150 MB twice."""
     counts = [_record_count(path, version) for path in paths]
     x = np.empty((sum(counts), *_IMAGE_SHAPE), dtype=np.uint8)
     y = np.empty(sum(counts), dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Where data meets a model: the same shape, the same kind of numbers, and classes that go by name.
+"""Fits data to a model: the same shape, the same type of numbers, and classes matched by name.
 
-A device that lacks a class numbers the ones it has differently from the rest of the fleet. Names tell them apart.
+A device that lacks a class numbers its classes differently from the rest of the fleet, so we match them by name.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _REMEDY = "use the data set of the export, or export the model for this one"
 
 
 def fit_to_model(samples: Samples, names: Sequence[str], model: Form, *, owner: str) -> Samples:
-    """The samples with the labels that the model knows their classes by; the order stays, and `x` is shared.
+    """The samples, relabelled with the model's class numbers; keeps their order and shares `x`.
 
-    `names` are what the data calls its classes (empty if it does not), `model` is the form that the model takes. Raises
-    DataError if the model cannot use the data; `owner` says whose it is.
+    `names` are the data's class names (empty if it has none), `model` is the form of the model's input. Raises
+    DataError if the model cannot use the data; `owner` says whose data it is.
     """
     shape = tuple(samples.x.shape[1:])
     if shape != model.shape:
@@ -41,22 +41,22 @@ def fit_to_model(samples: Samples, names: Sequence[str], model: Form, *, owner: 
     if names and len(names) != model.classes:
         raise DataError(
             f"{owner} has {len(names)} classes with names ({list_names(names)}), the model has {model.classes} "
-            "without, so that nobody knows which is which; export it again with `sparsyedge export --dataset`, which "
-            "takes the names along"
+            "without names, so they cannot be matched; export it again with `sparsyedge export --dataset`, which "
+            "includes the names"
         )
     if (highest := int(samples.y.max())) >= model.classes:
         raise DataError(f"{owner} has label {highest}, the model knows 0..{model.classes - 1}; {_REMEDY}")
     if names or model.names:
-        log.info("%s goes by number: 0 is %s", owner, (*names, *model.names)[0])
+        log.info("%s: classes are matched by number; 0 is %s", owner, (*names, *model.names)[0])
     return samples
 
 
 def fit_to_classes(
     y: NDArray[np.int64], names: Sequence[str], known: Sequence[str], *, owner: str
 ) -> NDArray[np.int64]:
-    """Labels that count `names`, renumbered so that they count `known`.
+    """Renumber labels that index `names` into labels that index `known`.
 
-    A class that `known` lacks is refused where it has samples, and passed over where it has none.
+    Refuses a class that `known` lacks if it has samples, and ignores it if it has none.
     """
     places = {_key(name): place for place, name in enumerate(known)}
     present = set(np.unique(y).tolist())
@@ -74,7 +74,7 @@ def fit_to_classes(
         log.info(
             "%s names classes that have no samples and that the model does not know: %s", owner, list_names(strangers)
         )
-    # No sample has the label of a stranger.
+    # No sample has the label of an unknown class.
     table = np.array([places.get(_key(name), -1) for name in names], dtype=np.int64)
     renumbered: NDArray[np.int64] = table[y]
     lacking = sorted(set(range(len(known))) - set(np.unique(renumbered).tolist()))
@@ -87,17 +87,17 @@ def fit_to_classes(
 
 
 def _key(name: str) -> str:
-    """What two spellings of one name share: macOS and Linux write letters with accents differently."""
+    """The form that two spellings of a name share: macOS and Linux encode accented letters differently."""
     return unicodedata.normalize("NFC", name)
 
 
 def _check_type(samples: Samples, model: Form, owner: str) -> None:
-    """Refuse numbers that are scaled otherwise than those that the model was exported for."""
+    """Refuse numbers scaled differently from those that the model was exported for."""
     found, wanted = samples.x.dtype.name, model.sample_type
     if found == wanted:
         return
     if (found, wanted) == ("float32", "uint8"):
-        # The model sees pixels in -1..1, and these may be such pixels already. From 0 upwards they are scaled to 0..1.
+        # The model takes pixels in -1..1, which these may already be. Without negative values they are in 0..1 instead.
         low, high = float(samples.x.min()), float(samples.x.max())
         if low >= -1 and high <= 1 and (low < 0 or high == 0):
             return

@@ -1,7 +1,7 @@
-"""Samples in the form they are kept in, the form a training step wants, and the one place where data is checked.
+"""Samples as stored, samples as a training step needs them, and the one place that checks data.
 
-Images stay uint8 until a batch asks for them: 500 CIFAR images cost 1.5 MB instead of 6, and a Pi has other uses for
-the rest.
+Images stay uint8 until a batch needs them: 500 CIFAR images cost 1.5 MB instead of 6, and a Pi has better uses for the
+rest.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sparsyedge.edge.errors import DataError
 __all__ = ["MAX_CLASS_NAME", "Dataset", "Samples", "check", "check_classes"]
 
 MAX_CLASS_NAME = 200
-"""Characters of a class's name."""
+"""The longest class name, in characters."""
 
 DIGEST_SAMPLES = 1024
 
-# ToTensor, then Normalize(0.5, 0.5), in float32 as torchvision does it; 256 values, so a table gives the same bits.
+# ToTensor, then Normalize(0.5, 0.5), in float32 like torchvision. There are 256 values, so a table gives the same bits.
 _NORMALISED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
 
 
@@ -43,7 +43,7 @@ class Samples:
         return len(self.x)
 
     def digest(self) -> str:
-        """A hash of all samples in their order; reads them once, in pieces."""
+        """A hash of all samples in order; reads them once, in pieces."""
         digest = hashlib.sha256(f"{self.x.dtype.str} {self.x.shape} {self.y.dtype.str}".encode())
         for array in (self.x, self.y):
             for start in range(0, len(array), DIGEST_SAMPLES):
@@ -55,11 +55,11 @@ class Samples:
         return Samples(self.x[:0].copy(), self.y[:0].copy())
 
     def take(self, indices: NDArray[np.int64]) -> Samples:
-        """These samples alone, in the order of `indices`; a copy, so that the rest can be freed."""
+        """Only these samples, in the order of `indices`; copies them so that the rest can be freed."""
         return Samples(self.x[indices], self.y[indices])
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The input (batch, channels, height, width), normalised to -1..1, and the labels (batch,) of one step."""
+        """One step's input (batch, channels, height, width), normalised to -1..1, and its labels (batch,)."""
         stored = self.x[indices]
         if stored.dtype == np.uint8:
             return _NORMALISED[stored], self.y[indices]
@@ -69,21 +69,21 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set with its official split; `name` is what the user called it, for messages and records."""
+    """A data set with its official split; `name` is the user's name for it, for messages and records."""
 
     name: str
     train: Samples
     test: Samples
-    """Empty where the data has no such part: a device trains without one."""
+    """Empty if the data has no test part: a device trains without one."""
     classes: int
     names: tuple[str, ...] = ()
-    """What the classes are called, in the order of their numbers; empty where the data does not say."""
+    """The class names in the order of their numbers; empty if the data has none."""
 
 
 def check(dataset: Dataset, *, train_only: bool = False) -> None:
     """Refuse data that would train to nonsense: empty, misshapen, not finite, not scaled, or labels out of range.
 
-    With `train_only` the test part is not looked at, and one class will do: a device may have seen no other.
+    With `train_only`, skips the test part and accepts a single class: a device may have seen no other.
     """
     fewest = 1 if train_only else 2
     if dataset.classes < fewest:
@@ -145,7 +145,7 @@ def _check_shapes(samples: Samples, where: str) -> None:
     if x.ndim != 4 or y.ndim != 1:
         raise DataError(
             f"the {where} has x of shape {x.shape} and y of shape {y.shape}; "
-            "wanted are (samples, channels, height, width) and (samples,): reshape them (labels that are one-hot "
+            "expected (samples, channels, height, width) and (samples,): reshape them (labels that are one-hot "
             "become numbers by y.argmax(axis=1))"
         )
     if len(x) != len(y):
@@ -166,8 +166,8 @@ def _check_labels(y: NDArray[np.int64], dataset: Dataset, where: str) -> None:
 
 
 def check_classes(dataset: Dataset) -> None:
-    """Refuse a data set to be dealt out that lacks a class: an output that no device trains. One device may well."""
-    # Labels may be any numbers, and classes as many as the largest says: memory goes with the samples.
+    """Refuse to partition a data set that lacks a class: no device would train that output. One device may lack one."""
+    # Labels may be arbitrary numbers, and the largest sets the class count: use memory per sample, not per class.
     present = np.unique(dataset.train.y)
     if present.size < dataset.classes:
         missing = int(np.argmax(np.append(present, -1) != np.arange(present.size + 1)))
@@ -191,13 +191,13 @@ def _check_finite(x: NDArray[Any], where: str) -> None:
 
 
 def _check_scale(x: NDArray[Any], where: str) -> None:
-    """Refuse pixels of 0..255 stored as float: float is used as it is, and steps of that size learn nothing."""
+    """Refuse pixels of 0..255 stored as float: nothing scales float, and steps of that size learn nothing."""
     if x.dtype != np.float32:
         return
     low, high = float(x.min()), float(x.max())
     if low < 0 or not 2 < high <= 255:
         return
-    # Pixels that were resized are no whole numbers any more, and still come near 255.
+    # Resized pixels are no longer whole numbers, but still come near 255.
     if high > 200 or _holds_whole_numbers(x):
         scale = (
             "x / 127.5 - 1" if high > 100 else f"x / {high / 2:g} - 1 where {high:g} is the largest value there can be"

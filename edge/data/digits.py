@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, enlarged to the shape of CIFAR: real data that needs no download."""
+"""scikit-learn's handwritten digits, enlarged to the shape of CIFAR: real data without a download."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST = 16  # the digits are counts of dark pixels in 4x4 cells
 
 
 def read_digits() -> Dataset:
-    """1,437 train and 360 test digits as (3, 32, 32) images, split the same way every time."""
+    """1,437 train and 360 test digits as (3, 32, 32) images, always split the same way."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -46,7 +46,7 @@ def _enlarge(cells: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _stratified_choice(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorted indices of the test samples: each class in proportion, rounded so that they add up (largest remainder)."""
+    """Sorted indices of the test samples: each class in proportion, rounded by largest remainder."""
     rng = np.random.default_rng(_SPLIT_SEED)
     quotas = np.bincount(labels, minlength=_CLASSES) * _TEST_SAMPLES / len(labels)
     counts = np.floor(quotas).astype(np.int64)

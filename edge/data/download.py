@@ -1,4 +1,4 @@
-"""Archives from a data set's official site: fetched once into a cache, checked, and unpacked whole or not at all."""
+"""Archives from a data set's official site: downloaded once into a cache, checked, and unpacked whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ log = logging.getLogger(__name__)
 _PIECE_BYTES = 1 << 20
 _SLOWEST_BYTES_PER_S = 10_000
 _PATIENCE = 10
-"""A transfer slower than that for so many times `timeout_s` is given up."""
+"""We give up on a transfer that is slower than that for this many times `timeout_s`."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A .tar.gz on a public server: its address, what is published about it, and the folder of the cache it becomes."""
+    """A .tar.gz on a public server: its address, its published size and checksum, and its folder in the cache."""
 
     url: str
     checksum: str
-    """The algorithm, a colon, and the digest in hex; as its publisher gives it."""
+    """The publisher's checksum: the algorithm, a colon, and the digest in hex."""
     folder: str
     size_bytes: int
     unpacked_bytes: int
-    """What its files take on a disk, at most."""
+    """The most space that its files take on a disk."""
     bare: bool = False
-    """Whether its files lie in no `folder` of the archive's own."""
+    """Whether the archive lacks a top-level `folder` of its own."""
 
 
 def fetch(archive: Archive, files: Collection[str] | None, cache: Path, *, timeout_s: float = 30.0) -> Path:
-    """The folder in `cache` with `files` of the archive, or with all of them; blocks for the download.
+    """The folder in `cache` with `files` of the archive, or all of them; blocks for the download.
 
-    `timeout_s` bounds each wait for the server, not the whole transfer; one that only trickles is given up as well.
-    Where another process fetches the same archive, its end is waited for. OSError where the server cannot be reached
-    or the disk is too small, DataError where what is sent is not the archive.
+    `timeout_s` limits each wait for the server, not the whole transfer; a transfer that only trickles fails, too. If
+    another process is fetching the same archive, waits for it. Raises OSError if the server is unreachable or the disk
+    too small, DataError if the download is not the archive.
     """
     cache.mkdir(parents=True, exist_ok=True)
     target = cache / archive.folder
     with _own_folder(archive, cache) as own:
-        # Another process of this machine was faster; its copy passed the same check.
+        # Another process on this machine was faster; its copy passed the same check.
         if target.is_dir() and any(target.iterdir()):
             return target
         _check_room(archive, cache)
-        # A warning, since it may take an hour, and most commands show nothing less.
+        # A warning, because it may take an hour, and most commands show nothing below a warning.
         size, unpacked = _megabytes(archive.size_bytes), _megabytes(archive.unpacked_bytes)
         log.warning("downloading %s (%s, and %s more once unpacked) to %s", archive.url, size, unpacked, cache)
         _download(archive, own / "archive.tar.gz", timeout_s)
         _unpack(archive, own / "archive.tar.gz", files, own / archive.folder)
-        # All at once: 100,000 clips synced one by one keep an SD card busy for an hour.
+        # All at once: syncing 100,000 clips one by one keeps an SD card busy for an hour.
         os.sync()
         (own / archive.folder).rename(target)
     return target
@@ -71,19 +71,19 @@ def fetch(archive: Archive, files: Collection[str] | None, cache: Path, *, timeo
 
 @contextmanager
 def _own_folder(archive: Archive, cache: Path) -> Iterator[Path]:
-    """An empty folder that no other process uses; gone after the block, whatever happens in it."""
-    # Beside the target, since a rename must not cross file systems.
+    """An empty folder that no other process uses; removed after the block, whatever happens in it."""
+    # Beside the target: a rename must not cross file systems.
     folder = cache / f".{archive.folder}.part"
-    # The file stays: removing it would let two processes hold locks on two files of one name.
+    # The lock file stays: if we removed it, two processes could lock two files of the same name.
     with (cache / f".{archive.folder}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             log.warning("another process downloads %s; waiting for it", archive.url)
-            # Not for ever: the other one keeps to its own limits, and the kernel frees the lock when it dies.
+            # This wait ends: the other process has its own time limits, and the kernel frees the lock if it dies.
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            # What a process that was killed has left.
+            # Left by a killed process.
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             yield folder
@@ -92,10 +92,10 @@ def _own_folder(archive: Archive, cache: Path) -> Iterator[Path]:
 
 
 def _check_room(archive: Archive, cache: Path) -> None:
-    """Refuse before an hour of download what would fill the disk at its end."""
+    """Refuse a download that would fill the disk, before spending an hour on it."""
     needed, free = archive.size_bytes + archive.unpacked_bytes, shutil.disk_usage(cache).free
     if free < needed:
-        raise OSError(f"it takes {_megabytes(needed)} there, and {_megabytes(free)} are free")
+        raise OSError(f"it needs {_megabytes(needed)} there, but only {_megabytes(free)} are free")
 
 
 def _megabytes(count: int) -> str:
@@ -111,7 +111,7 @@ def _download(archive: Archive, path: Path, timeout_s: float) -> None:
                 digest.update(piece)
                 file.write(piece)
                 received += len(piece)
-                # An answer without an end must not fill the disk; the check below refuses it.
+                # An endless response must not fill the disk; the check below refuses it.
                 if received > archive.size_bytes:
                     break
     except http.client.HTTPException as error:
@@ -125,9 +125,9 @@ def _download(archive: Archive, path: Path, timeout_s: float) -> None:
 
 
 def _pieces(response: http.client.HTTPResponse, patience_s: float) -> Iterator[bytes]:
-    """The answer as it comes; TimeoutError where it trickles: a byte now and then is none to the socket's own limit."""
+    """The response as it arrives. Raises TimeoutError if it trickles: single bytes keep the socket's timeout at bay."""
     since, received = time.monotonic(), 0
-    # read1, not read, which would wait for a whole piece and leave no chance to look at the clock.
+    # read1, not read: read would wait for a whole piece, and we could not check the clock.
     while piece := response.read1(_PIECE_BYTES):
         yield piece
         received += len(piece)
@@ -138,12 +138,12 @@ def _pieces(response: http.client.HTTPResponse, patience_s: float) -> Iterator[b
 
 
 def _unpack(archive: Archive, tarball: Path, files: Collection[str] | None, folder: Path) -> None:
-    """Write the regular files called `files`, or all, below `folder`; tarfile's own filter is too new for Debian 12."""
+    """Write the regular files in `files`, or all, below `folder`; tarfile's own filter is too new for Debian 12."""
     folder.mkdir()
     missing = set(files or ())
     try:
         with tarfile.open(tarball, mode="r:gz") as tar:
-            # In the order of the archive: going back in a .gz means to start again.
+            # In archive order: seeking back in a .gz means starting over.
             for member in tar:
                 name = _name_inside(archive, member.name)
                 if member.isdir() or (files is not None and name not in missing):
@@ -161,7 +161,7 @@ def _unpack(archive: Archive, tarball: Path, files: Collection[str] | None, fold
 
 
 def _name_inside(archive: Archive, name: str) -> str | None:
-    """A member's path below the folder that is to be, or None where it is not below it."""
+    """A member's path below the target folder, or None if it lies outside."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         return None
@@ -171,7 +171,7 @@ def _name_inside(archive: Archive, name: str) -> str | None:
 
 
 def _write_member(archive: Archive, tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    # Never a link: a later member could be written through it.
+    # Never a link: a later member could write through it.
     if not member.isreg() or (content := tar.extractfile(member)) is None:
         raise DataError(f"{member.name} in {archive.url} is not a regular file; nothing was unpacked")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""A user's own images: a folder per class with one file per image, all of one size.
+"""A user's own images: a folder per class with one file per image, all of the same size.
 
-The class folders lie in train/ and test/, or, for a device that only trains, in the folder itself. PPM and PGM are read
-here; PNG and JPEG need Pillow, which the extra `images` brings.
+The class folders are in train/ and test/, or, on a device that only trains, directly in the folder. This file reads PPM
+and PGM; PNG and JPEG need Pillow from the extra `images`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ HEADER = re.compile(rb"(P[56])" + rb"(?:\s+(?:#[^\n]*\n\s*)*)(\d{1,9})" * 3 + rb
 
 
 def has_image_folders(folder: Path) -> bool:
-    """Whether the folder has parts, or folders with images."""
+    """Whether the folder has train/ or test/, or folders with images."""
     has_parts = any((folder / part).is_dir() for part in PARTS)
     return has_parts or (folder.is_dir() and any(map(_images_in, _folders_in(folder))))
 
 
 def read_image_folders(folder: Path, *, name: str, train_only: bool = False) -> Dataset:
-    """The data set in a folder; classes are the folders of its train part, numbered in order of name."""
+    """The data set in a folder; the folders of its train part are the classes, numbered by name."""
     train = _train_folder(folder)
     classes = [each.name for each in _folders_in(train)]
     samples = _read_part(train, classes)
@@ -48,7 +48,7 @@ def read_image_folders(folder: Path, *, name: str, train_only: bool = False) -> 
 
 
 def _train_folder(folder: Path) -> Path:
-    """The folder's train part, or the folder itself where it has neither part."""
+    """The folder's train part, or the folder itself if it has neither part."""
     parts = [part for part in PARTS if (folder / part).is_dir()]
     classes = [each.name for each in _folders_in(folder) if each.name not in parts and _images_in(each)]
     if parts and classes:
@@ -62,12 +62,12 @@ def _train_folder(folder: Path) -> Path:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Those that people see, in order of name: editors and file managers leave hidden ones behind."""
+    """Visible subfolders by name: editors and file managers leave hidden ones behind."""
     return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
 def _images_in(folder: Path) -> list[Path]:
-    # `[!.]`: macOS puts a hidden ._NAME.jpg beside every NAME.jpg that it copies, which is no image.
+    # `[!.]`: macOS puts a hidden ._NAME.jpg beside every NAME.jpg it copies, which is not an image.
     return sorted(path for path in folder.glob("[!.]*") if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
@@ -87,12 +87,12 @@ def _read_part(folder: Path, classes: list[str]) -> Samples:
             images.append(image)
             labels.append(label)
     if not images:
-        raise DataError(f"{folder} holds no images; wanted are files in {folder}/CLASS/, in PPM, PGM, PNG or JPEG")
+        raise DataError(f"{folder} holds no images; expected files in {folder}/CLASS/, in PPM, PGM, PNG or JPEG")
     return Samples(np.stack(images), np.array(labels, dtype=np.int64))
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:
-    """An image file as (channels, height, width) in 0..255: one channel where it is grey, else three; no alpha."""
+    """An image file as (channels, height, width) in 0..255: one channel if grey, else three; no alpha."""
     pixels = _read_netpbm(path) if path.suffix.lower() in NETPBM else _read_with_pillow(path)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -120,6 +120,6 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
             pixels: NDArray[Any] = np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
-    except Exception as error:  # decoders of broken and of huge images raise anything
+    except Exception as error:  # decoders raise anything on broken or huge images
         raise DataError(f"{path} cannot be read as an image ({error}); remove or replace it") from error
     return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]

@@ -1,4 +1,4 @@
-"""What a model has to know of the data that it is made for, and how that is told to a person."""
+"""The facts a model needs about its data, and how we show them to people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsyedge.edge.data.dataset import Dataset, Samples
 __all__ = ["Form", "SampleType", "describe", "form_of", "list_names"]
 
 SampleType = Literal["uint8", "int16", "float32"]
-"""How samples are stored: pixels of 0..255, sound, or numbers that are used as they are."""
+"""How samples are stored: pixels of 0..255, sound, or numbers to use as they are."""
 
 _MEANING: dict[SampleType, str] = {
     "uint8": "pixels of 0..255",
@@ -28,19 +28,19 @@ class Form:
     """Channels, height, width of one sample."""
     classes: int
     names: tuple[str, ...] = ()
-    """What the classes are called, in the order of their numbers; empty where nobody named them."""
+    """The class names in the order of their numbers; empty if the classes are unnamed."""
     sample_type: SampleType = "uint8"
 
 
 def form_of(dataset: Dataset) -> Form:
-    """The form of a data set that was checked."""
+    """The form of a checked data set."""
     channels, height, width = dataset.train.x.shape[1:]
     sample_type = cast("SampleType", dataset.train.x.dtype.name)
     return Form((channels, height, width), dataset.classes, dataset.names, sample_type)
 
 
 def describe(form: Form, samples: Samples | None = None) -> list[str]:
-    """What was understood, in lines of 80 columns; of numbers that nothing scales, `samples` gives the range."""
+    """A summary in lines of 80 columns; `samples` adds the range of numbers that nothing scales."""
     values = ""
     if samples is not None and form.sample_type == "float32":
         values = f": {samples.x.min():.3g} to {samples.x.max():.3g}"
@@ -53,7 +53,7 @@ def describe(form: Form, samples: Samples | None = None) -> list[str]:
 
 
 def list_names(names: Sequence[str], *, room: int = 60) -> str:
-    """As many names as fit into `room` characters, and dots for the rest; at least a part of one."""
+    """As many names as fit into `room` characters, then dots; at least part of one name."""
     shown: list[str] = []
     for name in names:
         if shown and len(", ".join([*shown, name])) > room:

@@ -1,4 +1,4 @@
-"""Data sets by name: where they are looked for, and what is said when they are nowhere."""
+"""Data sets by name: where we look for them, and the error if we find none."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ENTRY_POINTS = "sparsyedge.datasets"
 
 
 def load(name_or_path: str, data_dir: Path | None = None, *, train_only: bool = False) -> Dataset:
-    """The data set called so, or the user's own in an .npz file or a folder of images; checked and ready to partition.
+    """The named data set, or the user's own in an .npz file or a folder of images; checked and ready to partition.
 
-    Looks in `data_dir`, then in $SPARSYEDGE_DATA, then in ~/.cache/sparsyedge, and downloads into the last one what is
-    in none of them; that blocks for as long as the network takes. With `train_only` the test part is left out and need
-    not be there.
+    Looks in `data_dir`, then in $SPARSYEDGE_DATA, then in ~/.cache/sparsyedge. If none has it, downloads it into the
+    last one, which blocks for as long as the network takes. With `train_only`, skips the test part, which may be
+    missing.
     """
     if data_dir is not None and not data_dir.expanduser().is_dir():
         raise DataError(f"data_dir = {data_dir} is not a folder; create it, or leave it out to use the cache")
@@ -58,7 +58,7 @@ def _read(name_or_path: str, data_dir: Path | None, *, train_only: bool) -> Data
         return _load_plugin(plugin, data_dir)
     if Path(name_or_path).expanduser().is_dir():
         raise DataError(
-            f"data set {name_or_path} is a folder without images; wanted are train/CLASS/ and test/CLASS/ with one "
+            f"data set {name_or_path} is a folder without images; expected train/CLASS/ and test/CLASS/ with one "
             "file per image, or, to train on a device, CLASS/ alone"
         )
     near = difflib.get_close_matches(name_or_path, DATASETS, n=1)
@@ -69,7 +69,7 @@ def _read(name_or_path: str, data_dir: Path | None, *, train_only: bool) -> Data
 
 
 def known_datasets() -> tuple[str, ...]:
-    """The names that can be loaded here, those of installed packages included."""
+    """All names that can be loaded here, including those from installed packages."""
     return (*DATASETS, *sorted(metadata.entry_points(group=ENTRY_POINTS).names))
 
 
@@ -78,12 +78,12 @@ def _plugin(name: str) -> metadata.EntryPoint | None:
 
 
 def _load_plugin(plugin: metadata.EntryPoint, data_dir: Path | None) -> Dataset:
-    """A data set of another package: its entry point names a function from the data folder, or None, to a Dataset."""
+    """A data set from another package: its entry point names a function from the data folder (or None) to a Dataset."""
     try:
         dataset = plugin.load()(data_dir)
     except DataError:
         raise
-    except Exception as error:  # another's code may raise anything
+    except Exception as error:  # foreign code may raise anything
         raise DataError(f"data set {plugin.name} of entry point {plugin.value} failed: {error!r}") from error
     if not isinstance(dataset, Dataset):
         raise DataError(
@@ -99,7 +99,7 @@ def _image_folder(path: str, data_dir: Path | None) -> Path | None:
 
 
 def load_speech(name: str, data_dir: Path | None, *, mel: bool = False, archive: Archive = SPEECH_ARCHIVE) -> Dataset:
-    """Speech Commands from the first folder that has it whole, else a subset of it, else from its official site."""
+    """Speech Commands: complete from the first folder that has it, else a subset, else from its official site."""
     folders = _search_folders(data_dir)
     for folder in folders:
         for unpacked in (folder / archive.folder, folder / "speech_commands", folder):
@@ -118,7 +118,7 @@ def load_speech(name: str, data_dir: Path | None, *, mel: bool = False, archive:
 
 
 def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
-    """One CIFAR from the first folder that has it whole, else a subset of it, else from its official site."""
+    """One CIFAR: complete from the first folder that has it, else a subset, else from its official site."""
     folders = _search_folders(data_dir)
     for folder in folders:
         for unpacked in (folder / version.archive.folder, folder):
@@ -141,7 +141,7 @@ def load_cifar(version: CifarVersion, data_dir: Path | None) -> Dataset:
 
 
 def _fetch(name: str, archive: Archive, files: Collection[str] | None, folders: list[Path], *, by_hand: str) -> Path:
-    """The archive's folder in the cache; where it cannot be had, the error tells the way `by_hand`."""
+    """The archive's folder in the cache; if it cannot be fetched, the error explains how to do it `by_hand`."""
     cache = _cache_folder()
     try:
         return fetch(archive, files, cache)
@@ -154,12 +154,12 @@ def _fetch(name: str, archive: Archive, files: Collection[str] | None, folders: 
 
 
 def _load_own(path: str, data_dir: Path | None, *, train_only: bool) -> Dataset:
-    """A path as given, relative to the working folder first, then to the folders where data is looked for."""
+    """Load a path, relative to the working folder first, then to the data folders."""
     candidates = [Path(path).expanduser(), *(folder / path for folder in _search_folders(data_dir))]
     for candidate in candidates:
         if candidate.is_file():
             return read_npz(candidate, name=path, train_only=train_only)
-    raise DataError(f"data set {path} is no file; looked at {', '.join(map(str, dict.fromkeys(candidates)))}")
+    raise DataError(f"data set {path} is not a file; looked at {', '.join(map(str, dict.fromkeys(candidates)))}")
 
 
 def _search_folders(data_dir: Path | None) -> list[Path]:
@@ -175,13 +175,13 @@ def _cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A data set that comes with sparsyedge."""
+    """A data set built into sparsyedge."""
 
     form: Form
-    """Known without the data: models are exported where the data is not."""
+    """Known without the data: models are often exported on a machine without it."""
     load: Callable[[Path | None], Dataset]
     archive: Archive | None = None
-    """What its official site offers; None if it comes with a Python package."""
+    """The download from its official site; None if it comes with a Python package."""
 
 
 DATASETS: dict[str, KnownDataset] = {

@@ -1,9 +1,9 @@
-"""A data set in one .npz file: a user's own, or CIFAR converted once. docs/how-to/data.md shows each layout.
+"""A data set in one .npz file: a user's own, or a converted CIFAR. docs/how-to/data.md shows each layout.
 
-Keys: x_train and y_train; x_test and y_test, which a device does without; names, what the classes are called. Images
-are uint8 (samples, height, width, channels), or (samples, height, width) where they are grey, or float32 (samples,
-channels, height, width) that is already normalised; labels are integers from 0. Where there are no names, the largest
-train label says how many classes there are.
+Keys: x_train and y_train; x_test and y_test, which a device does not need; names, the class names. Images are uint8
+(samples, height, width, channels), or (samples, height, width) if grey, or float32 (samples, channels, height, width)
+that is already normalised; labels are integers from 0. Without names, the largest train label sets the number of
+classes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _CHANNELS_OF_IMAGES = (1, 3, 4)
 def read_npz(
     path: Path, *, name: str, classes: int | None = None, names: tuple[str, ...] = (), train_only: bool = False
 ) -> Dataset:
-    """The data set in `path`; values are not checked yet.
+    """The data set in `path`; does not check values yet.
 
-    `classes` and `names` are those of a well-known data set; names in the file go before them. With `train_only` the
-    test part is not read.
+    `classes` and `names` come from a well-known data set; names in the file take precedence. With `train_only`, does
+    not read the test part.
     """
     arrays = _read_arrays(path, train_only=train_only)
     train = _samples(arrays, "train", path)
@@ -43,7 +43,7 @@ def read_npz(
     if "names" in arrays:
         names = _names(arrays["names"], path)
     if classes is None:
-        # A largest label of -1 or a missing one is for the check to report.
+        # The check reports a largest label of -1 and missing labels.
         classes = len(names) if names else int(train.y.max(initial=-1)) + 1
     return Dataset(name, train, test, classes, names)
 
@@ -70,7 +70,7 @@ def _read_arrays(path: Path, *, train_only: bool) -> dict[str, NDArray[Any]]:
 def _names(stored: NDArray[Any], path: Path) -> tuple[str, ...]:
     if stored.dtype.kind != "U" or stored.ndim != 1:
         raise DataError(
-            f"names in {path} is {stored.dtype} of shape {stored.shape}; wanted is a list of texts, as in "
+            f"names in {path} is {stored.dtype} of shape {stored.shape}; expected a list of texts, as in "
             "names=['cat', 'dog']: convert it with astype(str)"
         )
     if not len(stored):
@@ -103,7 +103,7 @@ def _samples(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> Samples:
 
 
 def _channels_first(x: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
-    """Images as training wants them, from the layout that image files and most data sets have."""
+    """Images in the layout for training, from the layout of image files and most data sets."""
     if x.ndim == 3:
         log.info("%s has shape %s: taken as grey images of %d x %d pixels", where, x.shape, *x.shape[1:])
         return np.ascontiguousarray(x[:, np.newaxis])
@@ -111,23 +111,23 @@ def _channels_first(x: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
         channels_first = x.ndim == 4 and x.shape[1] <= _MOST_CHANNELS
         remedy = "its channels come first: x.transpose(0, 2, 3, 1) puts them last" if channels_first else "reshape it"
         raise DataError(
-            f"{where} is uint8 of shape {x.shape}; wanted is (samples, height, width, channels) with at most "
+            f"{where} is uint8 of shape {x.shape}; expected (samples, height, width, channels) with at most "
             f"{_MOST_CHANNELS} channels, or (samples, height, width): {remedy}"
         )
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
 def _check_float_layout(x: NDArray[np.float32], where: str) -> None:
-    """Refuse images whose channels come last: a model of 28 channels can be trained on them, and learns little."""
+    """Refuse images with channels last: a model of 28 channels would train on them, and learn little."""
     if x.ndim == 3:
         raise DataError(
-            f"{where} is float32 of shape {x.shape}; wanted is (samples, channels, height, width): x[:, None] makes "
+            f"{where} is float32 of shape {x.shape}; expected (samples, channels, height, width): x[:, None] makes "
             "it one channel"
         )
     if x.ndim == 4 and x.shape[1] == x.shape[2] > _MOST_CHANNELS and x.shape[3] in _CHANNELS_OF_IMAGES:
         _, height, width, channels = x.shape
         raise DataError(
-            f"{where} is float32 of shape {x.shape}, which looks like (samples, height, width, channels); wanted is "
+            f"{where} is float32 of shape {x.shape}, which looks like (samples, height, width, channels); expected "
             f"(samples, channels, height, width): x.transpose(0, 3, 1, 2) makes it {channels} x {height} x {width}. "
             f"Where it does have {height} channels, swap height and width: x.transpose(0, 1, 3, 2)"
         )

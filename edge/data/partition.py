@@ -1,8 +1,8 @@
-"""The Latent Dirichlet Allocation partition: equal shares for all devices, each with a class distribution of its own.
+"""The Latent Dirichlet Allocation partition: equal shares for all devices, each with its own class distribution.
 
-Small alpha gives every device few classes, large alpha gives all of them the same mix. Devices draw one after the other
-and without replacement, so the late ones take what is left: at alpha = 0.1 their mix is no longer the one they were
-dealt. That is how the method's experiments were partitioned, and it is kept.
+Small alpha gives each device few classes; large alpha gives all devices the same mix. Devices draw one after the other
+and without replacement, so late ones get the leftovers: at alpha = 0.1 their mix no longer matches their distribution.
+The method's experiments were partitioned this way, so we keep it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sparsyedge.edge.errors import DataError
 
 __all__ = ["lda_partition"]
 
-# Added to every class that still has samples, so that a device whose classes are all gone can draw from the others.
+# Added to every class that still has samples: a device whose classes are all gone can then draw from the others.
 _FLOOR = 1e-5
 
 
 def lda_partition(
     labels: NDArray[np.integer[Any]], devices: int, alpha: float, seed: int = 1337
 ) -> list[NDArray[np.int64]]:
-    """For each device the indices of its samples, in the order in which it drew them.
+    """Each device's sample indices, in the order it drew them.
 
     Every sample goes to exactly one device. Each device gets len(labels) // devices of them, and the first
     len(labels) % devices get one more.
@@ -45,7 +45,7 @@ def lda_partition(
 
 def _check_arguments(labels: NDArray[np.integer[Any]], devices: int, alpha: float, seed: int) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(f"labels are {labels.dtype} of shape {labels.shape}; wanted are integers of shape (samples,)")
+        raise DataError(f"labels are {labels.dtype} of shape {labels.shape}; expected integers of shape (samples,)")
     if not 1 <= devices <= len(labels):
         raise DataError(
             f"devices = {devices} is out of range; allowed is 1..{len(labels)}, the number of samples to share out"
@@ -57,7 +57,7 @@ def _check_arguments(labels: NDArray[np.integer[Any]], devices: int, alpha: floa
 
 
 def _shuffled_queues(labels: NDArray[np.integer[Any]], rng: np.random.Generator) -> list[NDArray[np.int64]]:
-    """Per class that occurs, in order of its label, the indices of its samples in random order."""
+    """For each class present, in label order, the indices of its samples in random order."""
     shuffled = rng.permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     _, starts = np.unique(labels[by_label], return_index=True)
@@ -69,8 +69,8 @@ def _draw_classes(
 ) -> NDArray[np.int64]:
     """One class per draw (uniform in 0..1), as if taken one at a time from the `left` samples of each class.
 
-    The distribution changes only when a class empties. So all remaining draws are mapped at once, kept up to the one
-    that empties a class, and the others are mapped again.
+    The distribution changes only when a class runs out. So we map all remaining draws at once, keep those up to the
+    one that empties a class, and map the rest again.
     """
     left = left.copy()
     classes = np.empty(len(draws), dtype=np.int64)
@@ -92,13 +92,13 @@ def _draw_classes(
 
 
 def _exclude_empty(distribution: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The distribution over the classes that have samples left, each raised by the floor; sums to 1."""
+    """The distribution over the classes with samples left, each raised by the floor; sums to 1."""
     raised: NDArray[np.float64] = np.where(left > 0, distribution + _FLOOR, 0.0)
     return raised / float(raised.sum())
 
 
 def _pop(queues: list[NDArray[np.int64]], classes: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The next sample of each class asked for; lowers `left`, which also says how far each queue is used up."""
+    """The next sample of each requested class; lowers `left`, which also tracks each queue's position."""
     samples = np.empty(len(classes), dtype=np.int64)
     for each in np.unique(classes):
         places = np.flatnonzero(classes == each)

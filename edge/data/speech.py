@@ -1,7 +1,7 @@
 """Google Speech Commands: spoken words of one second, from the official folders or from one .npz.
 
-The model hears the raw waveform at 8 kHz as an image of one row, (1, 1, 8000), or sees a log-mel spectrogram.
-The official lists say what is test; the clips of the validation list are left out.
+The model gets the raw waveform at 8 kHz as an image of one row, (1, 1, 8000), or a log-mel spectrogram. The official
+lists define the test part; we leave out the clips of the validation list.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPEECH_ARCHIVE = Archive(
     bare=True,
 )
 
-# The folders of that archive, in order of name.
+# The folders of that archive, sorted by name.
 _WORDS = """
 backward bed bird cat dog down eight five follow forward four go happy house learn left marvin nine no off on one right
 seven sheila six stop three tree two up visual wow yes zero
@@ -48,7 +48,7 @@ SPEECH_WORDS = tuple(_WORDS.split())
 
 RATE = 16_000
 CLIP = RATE
-"""Samples of one second, which every clip is padded or cut to."""
+"""Samples in one second; every clip is padded or cut to this length."""
 NOISE_FOLDER = "_background_noise_"
 TEST_LIST, VALIDATION_LIST = "testing_list.txt", "validation_list.txt"
 TRAIN, TEST = 0, 2
@@ -67,7 +67,7 @@ def has_speech(folder: Path) -> bool:
 
 
 def read_speech_folder(folder: Path, *, name: str, mel: bool = False) -> Dataset:
-    """The data set in its official folder tree: a folder per word, and two lists of what is not for training."""
+    """The data set in its official folder tree: a folder per word, and two lists of clips not for training."""
     words = sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name != NOISE_FOLDER)
     test, validation = (_read_list(folder / file) for file in (TEST_LIST, VALIDATION_LIST))
     tested, left_out = test - validation, test | validation
@@ -80,7 +80,7 @@ def read_speech_folder(folder: Path, *, name: str, mel: bool = False) -> Dataset
         }
         for part, clips in chosen.items():
             if clips:
-                # Word by word: all clips at their full rate take 3 GB, several times over.
+                # Word by word: all clips at full rate take 3 GB, several times over.
                 x = _features(np.stack([_read_wav(path) for path in clips]), mel=mel)
                 parts[part].append(Samples(x, np.full(len(clips), label)))
     if not parts[TRAIN] or not parts[TEST]:
@@ -102,7 +102,7 @@ def read_speech_npz(path: Path, *, name: str, mel: bool = False) -> Dataset:
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as an .npz of plain arrays ({error}); write it again") from error
     if x.dtype != np.int16 or x.ndim != 2 or x.shape[1] != CLIP:
-        raise DataError(f"x in {path} is {x.dtype} of shape {x.shape}; wanted is int16 (clips, {CLIP})")
+        raise DataError(f"x in {path} is {x.dtype} of shape {x.shape}; expected int16 (clips, {CLIP})")
     train, test = (
         Samples(_features(x[split == part], mel=mel), y[split == part].astype(np.int64)) for part in (TRAIN, TEST)
     )
@@ -132,7 +132,7 @@ def _read_wav(path: Path) -> Int16Array:
     except (OSError, EOFError, wave.Error) as error:
         raise DataError(f"{path} cannot be read as a .wav file ({error}); remove or replace it") from error
     if form != (1, 2, RATE):
-        raise DataError(f"{path} has (channels, bytes, rate) {form}; wanted is (1, 2, {RATE}): convert or remove it")
+        raise DataError(f"{path} has (channels, bytes, rate) {form}; expected (1, 2, {RATE}): convert or remove it")
     clip = np.zeros(CLIP, dtype=np.int16)
     found = np.frombuffer(content, dtype="<i2")
     clip[: len(found)] = found
@@ -140,7 +140,7 @@ def _read_wav(path: Path) -> Int16Array:
 
 
 def resample_to_8k(sound: Int16Array, *, block: int = 1024) -> Int16Array:
-    """Half the rate: a windowed-sinc low-pass at 4 kHz, then every other sample; (clips, 16000) to (clips, 8000)."""
+    """Halve the rate: a windowed-sinc low-pass at 4 kHz, then every other sample; (clips, 16000) to (clips, 8000)."""
     places = np.arange(-TAPS, TAPS + 1)
     kernel = np.sinc(places / 2) / 2 * np.kaiser(2 * TAPS + 1, 8.0)
     kernel /= kernel.sum()

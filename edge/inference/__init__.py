@@ -1,6 +1,6 @@
-"""The model in use: the files a run delivers, what they say about themselves, and sessions that only infer.
+"""The model in use: a run's delivered files, their descriptions, and inference-only sessions.
 
-Needs neither torch nor the onnx package nor protobuf, so that a device can write its model too.
+Needs neither torch nor onnx nor protobuf: a device can write its model too.
 
     from sparsyedge.edge.inference import Predictor, evaluate
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Predictor", "Score", "evaluate"]
 
-# Whoever only writes a model does without onnxruntime.
+# Code that only writes a model does not need onnxruntime.
 __getattr__ = lazy_names(
     __name__,
     {

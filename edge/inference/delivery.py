@@ -1,7 +1,7 @@
-"""A state as the ONNX files that a run delivers; weights go into a file one by one and are never there twice.
+"""Writes a state as the ONNX files that a run delivers, one weight at a time and without a second copy.
 
-A file is the exported inference graph with these weights, preprocessing in front of it, a softmax behind it, and
-metadata. Any onnxruntime loads it, without our op library.
+A file is the exported inference graph with these weights, preprocessing in front, a softmax behind, and metadata. Any
+onnxruntime loads it, without our op library.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["PROBABILITIES", "Weight", "check_deliverable", "pieces_of", "write_m
 PROBABILITIES = "probabilities"
 
 Fields = dict[int, bytes]
-"""Fields of a message by their numbers, encoded."""
+"""Encoded fields of a message, by number."""
 
 
 def write_models(directory: Path, state: Mapping[str, FloatArray], artifacts: Artifacts, origin: Origin) -> None:
-    """Write model.onnx, and model_float.onnx where the model was trained on images of uint8."""
+    """Write model.onnx, and model_float.onnx if the model was trained on uint8 images."""
     manifest, template = artifacts.manifest, read_template(artifacts)
     weights = [
         Weight(name, shape, partial(_theta, name, state[name], manifest)) for name, shape in manifest.shapes.items()
@@ -46,7 +46,7 @@ def write_models(directory: Path, state: Mapping[str, FloatArray], artifacts: Ar
 
 
 def check_deliverable(artifacts: Artifacts) -> None:
-    """Raise ArtifactError where a run with these artifacts could not deliver its model."""
+    """Raise ArtifactError if a run with these artifacts could not deliver its model."""
     manifest, template = artifacts.manifest, read_template(artifacts)
     for preprocessing in preprocessings(manifest.sample_type).values():
         _graph_fields(template, preprocessing, manifest)
@@ -54,11 +54,11 @@ def check_deliverable(artifacts: Artifacts) -> None:
 
 
 def _graph_fields(template: Template, preprocessing: Preprocessing, manifest: Manifest) -> Fields:
-    """The graph without the weights of the state."""
+    """The graph without the state's weights."""
     taken = template.names & (preprocessing.names | {PROBABILITIES})
     if taken:
         raise ArtifactError(
-            f"the inference graph has a tensor {min(taken)!r}, a name that the delivered model needs for itself; "
+            f"the inference graph has a tensor {min(taken)!r}, a name that the delivered model needs; "
             f"run `sparsyedge export` again"
         )
     found = dict(template.graph_fields)
@@ -76,7 +76,7 @@ def _graph_fields(template: Template, preprocessing: Preprocessing, manifest: Ma
 
 
 def _model_fields(template: Template, entries: Mapping[str, str]) -> Fields:
-    """The model without the graph; it is ours, whatever the template's own metadata said."""
+    """The model without the graph; our metadata replaces the template's."""
     return dict(template.model_fields) | {
         Model.PRODUCER_NAME: text_field(Model.PRODUCER_NAME, "sparsyedge"),
         Model.PRODUCER_VERSION: text_field(Model.PRODUCER_VERSION, metadata.version("sparsyedge")),
@@ -88,7 +88,7 @@ def _model_fields(template: Template, entries: Mapping[str, str]) -> Fields:
 
 @dataclass(frozen=True)
 class Weight:
-    """An initializer of float32 whose values are asked for when they are written."""
+    """A float32 initializer that fetches its values only when written."""
 
     name: str
     shape: tuple[int, ...]
@@ -114,7 +114,7 @@ class Weight:
 def pieces_of(model: Fields, graph: Fields, weights: Sequence[Weight]) -> Iterator[bytes | memoryview]:
     """The bytes of a model file with these weights in front of the graph's other initializers.
 
-    A message that is nested begins with its length, so all lengths are known before the first value is.
+    A nested message begins with its length, so we compute all lengths before we fetch the first value.
     """
     heads = [head(Graph.INITIALIZER, len(each.opening) + each.value_bytes) + each.opening for each in weights]
     before, after = _split(graph, Graph.INITIALIZER)
@@ -128,7 +128,7 @@ def pieces_of(model: Fields, graph: Fields, weights: Sequence[Weight]) -> Iterat
 
 
 def _split(message: Fields, number: int) -> tuple[bytes, bytes]:
-    """The fields before a number, and the others, in the order of their numbers."""
+    """The fields before a number, and the rest, in order of number."""
     before = b"".join(message[each] for each in sorted(message) if each < number)
     return before, b"".join(message[each] for each in sorted(message) if each >= number)
 

@@ -1,4 +1,4 @@
-"""What a delivered model says about itself: metadata of the ONNX file under keys that begin with `sparsyedge.`."""
+"""A delivered model's description of itself: ONNX metadata under keys that begin with `sparsyedge.`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KEY_PREFIX = "sparsyedge."
 METADATA_VERSION = 1
 MOST_METADATA_BYTES = 16 << 20
 MOST_MODEL_BYTES = 2 << 30
-"""What a protobuf file may have at most."""
+"""The size limit of a protobuf file."""
 JSON_FIELDS = frozenset({"metadata_version", "class_names", "round", "accuracy", "sparsity"})
-"""Fields whose metadata is JSON; the others are texts as they are."""
+"""Fields stored as JSON; all others are plain text."""
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model comes from, and how good its run found it."""
+    """Where a model comes from, and how well it scored in its run."""
 
     run: Text
     round: int
@@ -38,20 +38,20 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(Origin, frozen=True, kw_only=True):
-    """All that somebody must know to use a model; every field is a key of its metadata."""
+    """Everything needed to use a model; every field is a key of its metadata."""
 
     metadata_version: int
-    """Of this list of keys."""
+    """The version of this list of keys."""
     layout: Layout
     dtype: DataType
     scaling: Text
     sample_type: SampleType
-    """What the samples that it was trained on were stored as."""
+    """How the training samples were stored."""
     class_names: Annotated[tuple[ClassName, ...], msgspec.Meta(min_length=1)]
     method: Text
 
     def metadata(self) -> dict[str, str]:
-        """The metadata to write, in the order of its keys."""
+        """The metadata to write, in key order."""
         return {
             f"{KEY_PREFIX}{name}": msgspec.json.encode(value).decode() if name in JSON_FIELDS else str(value)
             for name, value in sorted(msgspec.structs.asdict(self).items())
@@ -59,7 +59,7 @@ class Description(Origin, frozen=True, kw_only=True):
 
 
 def describe(manifest: Manifest, preprocessing: Preprocessing, origin: Origin) -> Description:
-    """The description of the model of these artifacts; classes that nobody named are called by their numbers."""
+    """The description of these artifacts' model; unnamed classes are called by their numbers."""
     if manifest.class_names and len(manifest.class_names) != manifest.classes:
         raise ArtifactError(
             f"the manifest names {len(manifest.class_names)} classes and says that there are {manifest.classes}; "
@@ -78,14 +78,14 @@ def describe(manifest: Manifest, preprocessing: Preprocessing, origin: Origin) -
 
 
 def default_names(classes: int) -> tuple[str, ...]:
-    """What classes are called that nobody named."""
+    """The names of unnamed classes."""
     return tuple(f"class {number}" for number in range(classes))
 
 
 def read_description(path: Path) -> Description:
-    """What the model in a file says about itself; the file may be anything.
+    """Read a model's description of itself from any file.
 
-    Raises ArtifactError where it is no model that sparsyedge delivered.
+    Raises ArtifactError if sparsyedge did not deliver it.
     """
     try:
         size = path.stat().st_size
@@ -127,6 +127,6 @@ def _parse(found: dict[str, str], path: Path) -> Description:
         return msgspec.convert(values, Description)
     except KeyError as error:
         raise ArtifactError(f"{path} has no metadata {error}; it was not written whole: deliver it again") from error
-    # Nesting that exhausts the stack raises an error of its own.
+    # Very deep nesting raises its own error.
     except (msgspec.DecodeError, RecursionError) as error:
         raise ArtifactError(f"{path} has metadata that cannot be used: {error}; deliver it again") from error

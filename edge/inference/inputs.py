@@ -1,4 +1,4 @@
-"""Files as a delivered model takes them: images fitted to its size and colours, and samples of an .npz file."""
+"""Files as input for a delivered model: images fitted to its size and colours, and samples from an .npz file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["Batch", "read_batches", "read_dataset", "recoloured"]
 
 BATCH = 50
 PARTS = ("_test", "", "_train")
-"""What the names of the arrays in an .npz end in; the first that is there is used."""
-# Red, green and blue as the grey of ITU-R 601, in parts of 65,536: Pillow's own arithmetic, which needs no Pillow.
+"""Suffixes of array names in an .npz; we use the first one present."""
+# Red, green and blue to grey by ITU-R 601, in parts of 65,536: Pillow's arithmetic without Pillow.
 GREY = np.array([19595, 38470, 7471], dtype=np.uint32)
 
 Sample = tuple[int, int, int]
@@ -31,31 +31,31 @@ Sample = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples in a model's own layout and type."""
+    """Samples in the model's own layout and type."""
 
     x: NDArray[Any]
     labels: NDArray[np.int64] | None = None
-    """Their classes, where the file says them."""
+    """Their classes, if the file has them."""
     first: int | None = None
-    """The place of the first sample in its file, where that has many."""
+    """The index of the first sample, in a file of many."""
     resized_from: tuple[int, int] | None = None
-    """Width and height of an image that had another size than the model takes."""
+    """The original width and height of an image that we resized for the model."""
 
 
 def read_batches(path: Path, description: Description, sample: Sample) -> Iterator[Batch]:
-    """What is in a file, in pieces that fit into memory; raises DataError where the model cannot take it."""
+    """The samples of a file, in pieces that fit into memory; raises DataError if the model cannot take them."""
     suffix = path.suffix.lower()
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the files in it, for example {path}/*.png")
     if not path.is_file():
-        raise DataError(f"{path} is no file; give images or .npz files")
+        raise DataError(f"{path} is not a file; give images or .npz files")
     try:
         if suffix == ".npz":
             yield from _npz_batches(path, description, sample)
         elif suffix in IMAGE_SUFFIXES:
             yield _image_batch(path, description, sample)
         else:
-            raise DataError(f"{path} is of no known kind; allowed are .npz, {', '.join(IMAGE_SUFFIXES)}")
+            raise DataError(f"{path} has an unknown file type; allowed are .npz, {', '.join(IMAGE_SUFFIXES)}")
     except (OSError, MemoryError) as error:
         raise DataError(f"{path} cannot be read: {error or 'it takes more memory than there is'}") from error
 
@@ -79,7 +79,7 @@ def _image_batch(path: Path, description: Description, sample: Sample) -> Batch:
 
 
 def recoloured(pixels: NDArray[np.uint8], channels: int, path: Path) -> NDArray[np.uint8]:
-    """An image of one or three channels with as many as the model takes."""
+    """An image of one or three channels, converted to the model's number of channels."""
     if channels not in (1, 3):
         raise DataError(
             f"{path} is an image of {len(pixels)} channels and the model takes {channels}, which no image has; "
@@ -108,7 +108,7 @@ def _resized(pixels: NDArray[np.uint8], width: int, height: int, path: Path) -> 
 
 
 def _as_input(pixels: NDArray[np.uint8], description: Description) -> NDArray[Any]:
-    """Images (batch, channels, height, width) of 0..255 as the model takes them."""
+    """Convert images (batch, channels, height, width) of 0..255 to the model's input."""
     if description.dtype == "uint8":
         return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1) if description.layout == "NHWC" else pixels)
     return pixels / np.float32(255)
@@ -136,7 +136,7 @@ def _in_pieces(x: NDArray[Any], labels: NDArray[np.int64] | None, description: D
 
 
 def read_dataset(data: Dataset, description: Description, sample: Sample) -> Iterator[Batch]:
-    """The test part of a data set with its labels; raises DataError where the model cannot take it."""
+    """The test part of a data set with its labels; raises DataError if the model cannot take it."""
     stored, where = data.test.x, f"the test part of data set {data.name}"
     if stored.dtype != description.sample_type or stored.shape[1:] != sample:
         raise DataError(
@@ -149,11 +149,11 @@ def read_dataset(data: Dataset, description: Description, sample: Sample) -> Ite
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The samples of the first part that there is, with their labels and the names of their classes."""
+    """The samples of the first part present, with their labels and class names."""
     try:
-        # numpy takes a file that is no archive for an array or a pickle, and leaves it open.
+        # numpy would read a file that is no archive as an array or a pickle, and leave it open.
         if not zipfile.is_zipfile(path):
-            raise ValueError("it is no archive")
+            raise ValueError("it is not an archive")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             part = next((part for part in PARTS if f"x{part}" in stored), None)
             if part is None:
@@ -166,7 +166,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _checked(x: NDArray[Any], where: str, description: Description, sample: Sample) -> NDArray[Any]:
-    """Samples (batch, channels, height, width): pixels of uint8, or what the model takes as it is."""
+    """Samples (batch, channels, height, width): uint8 pixels, or the model's own type."""
     channels, height, width = sample
     if x.size == 0:
         raise DataError(f"{where} is empty: its shape is {x.shape}; give at least one sample")
@@ -192,13 +192,13 @@ def _checked(x: NDArray[Any], where: str, description: Description, sample: Samp
 def _labels(
     y: NDArray[Any], names: NDArray[Any] | None, where: str, description: Description, samples: int
 ) -> NDArray[np.int64]:
-    """The labels as numbers of the model's classes, which the file may number in another order."""
+    """The labels as the model's class numbers; the file may number classes in another order."""
     known = description.class_names
     if y.dtype.kind not in "iu" or y.shape != (samples,):
-        raise DataError(f"{where} is {y.dtype} of shape {y.shape}; wanted are integers of shape ({samples},)")
+        raise DataError(f"{where} is {y.dtype} of shape {y.shape}; expected integers of shape ({samples},)")
     own = [str(name) for name in names.ravel()] if names is not None else list(known)
     if own != list(known) and known == default_names(len(known)):
-        own = list(known)  # the model's classes were never named, so numbers are all there is to go by
+        own = list(known)  # the model's classes are unnamed, so match them by number
     strangers = [name for name in own if name not in known]
     if strangers:
         raise DataError(

@@ -1,6 +1,6 @@
-"""The messages of ONNX that a model file is made of: their field numbers, how they are read and how they are written.
+"""The ONNX messages in a model file: their field numbers, and how to read and write them.
 
-Of onnx.proto this is what is followed here. Fields are written in the order of their numbers, as protobuf itself does.
+Covers the part of onnx.proto that we use. Writes fields in order of number, as protobuf itself does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Node:
-    """What a NodeProto computes from what."""
+    """A NodeProto: the op, its inputs and its outputs."""
 
     op: str
     inputs: tuple[str, ...]
@@ -79,7 +79,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a TensorProto says about its values."""
+    """A TensorProto's description of its values."""
 
     name: str
     shape: tuple[int, ...]
@@ -101,7 +101,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ValueInfo:
-    """The name, type and shape of what goes into a graph or comes out of it; a dimension may have a name for a size."""
+    """The name, type and shape of a graph's input or output; a dimension may be a name instead of a size."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -164,7 +164,7 @@ def metadata_entry(key: str, value: str) -> bytes:
 
 
 def node(op: str, inputs: Sequence[str], output: str, **attributes: int | Sequence[int]) -> bytes:
-    """A NodeProto of a standard op with one output, which it is also named for."""
+    """A NodeProto of a standard op with one output, which also names the node."""
     encoded = [text_field(1, each) for each in inputs]
     encoded += [text_field(2, output), text_field(3, f"{output}/{op}"), text_field(4, op)]
     encoded += [bytes_field(5, _attribute(name, value)) for name, value in attributes.items()]
@@ -186,7 +186,7 @@ def value_info(name: str, shape: Sequence[int | str], element: int) -> bytes:
 
 
 def tensor_head(name: str, shape: Sequence[int], size: int) -> bytes:
-    """A TensorProto of float32 up to its values, which are `size` bytes."""
+    """A float32 TensorProto up to its values, which take `size` bytes."""
     dimensions = b"".join(integer_field(1, each) for each in shape)
     return dimensions + integer_field(2, FLOAT) + text_field(8, name) + head(9, size)
 

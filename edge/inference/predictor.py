@@ -1,4 +1,4 @@
-"""A delivered model, ready to be asked: opened by what it says about itself and by nothing else."""
+"""A delivered model, ready for predictions; everything it needs is in the model file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Predictor"]
 
 ALL_CORES = 0
 MOST_VALUES = 1 << 26
-"""Numbers of one sample, so that a file that claims more costs no memory."""
+"""The most numbers in one sample: a file that claims more costs no memory."""
 
 
 class Predictor:
-    """One model; what it takes and what its classes are called is in `description`."""
+    """One model; `description` has its input format and class names."""
 
     sample: tuple[int, int, int]
-    """Channels, height and width of what it takes."""
+    """Channels, height and width of its input."""
 
     def __init__(self, path: Path) -> None:
         self.description = read_description(path)
@@ -44,10 +44,10 @@ class Predictor:
         self.sample = (channels, height, width)
 
     def probabilities(self, batch: NDArray[Any]) -> FloatArray:
-        """How likely each class is for every sample of a batch in the model's own layout and type."""
+        """The probability of each class for every sample of a batch in the model's own layout and type."""
         try:
             (found,) = self._session.run([PROBABILITIES], {self._input: batch})
-        except Exception as error:  # onnxruntime's exceptions have no common class
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise ArtifactError(f"the model cannot take a batch of {batch.dtype} {batch.shape}: {error}") from error
         expected = (len(batch), len(self.description.class_names))
         if found.shape != expected or not np.isfinite(found).all():

@@ -1,6 +1,6 @@
-"""What delivered models take, and how their graphs make of it what training saw.
+"""The inputs of delivered models, and how their graphs convert them to what training saw.
 
-The ops and their order are those of Samples.batch: an image gives the same bits in the graph as in an evaluation.
+Uses the ops of Samples.batch in the same order: an image gives the same bits in the graph as in an evaluation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DataType = Literal["uint8", "int16", "float32"]
 ELEMENTS: dict[DataType, int] = {"uint8": UINT8, "int16": INT16, "float32": FLOAT}
 
 Step = tuple[str, float | dict[str, int | tuple[int, ...]]]
-"""An op with the number that it takes, or with its attributes."""
+"""An op with its number, or with its attributes."""
 TO_NCHW: Step = ("Transpose", {"perm": (0, 3, 1, 2)})
 TO_FLOAT: Step = ("Cast", {"to": FLOAT})
 CENTRED: tuple[Step, ...] = (("Sub", 0.5), ("Div", 0.5))
@@ -32,17 +32,17 @@ CENTRED: tuple[Step, ...] = (("Sub", 0.5), ("Div", 0.5))
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """One input that a delivered model can have."""
+    """One kind of input for a delivered model."""
 
     input: str
     dtype: DataType
     layout: Layout
     scaling: str
-    """For people: what to give, and what becomes of it."""
+    """For people: what to pass in, and how the graph scales it."""
     steps: tuple[Step, ...]
 
     def shape(self, sample: tuple[int, int, int]) -> tuple[int, int, int]:
-        """A sample of (channels, height, width) in this layout."""
+        """The shape of a (channels, height, width) sample in this layout."""
         channels, height, width = sample
         return (height, width, channels) if self.layout == "NHWC" else sample
 
@@ -68,7 +68,7 @@ class Preprocessing:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every name that the nodes bring into a graph."""
+        """Every name that the nodes add to a graph."""
         return frozenset({self.input, *self.constants(), *(f"{PREFIX}.{index}" for index in range(len(self.steps)))})
 
 
@@ -77,7 +77,7 @@ def _constant(number: float) -> str:
 
 
 def preprocessings(sample_type: SampleType) -> dict[str, Preprocessing]:
-    """The files that a run on such samples delivers, by name, and what each takes."""
+    """The files that a run on such samples delivers, by name, and the input of each."""
     return _DELIVERED[sample_type]
 
 

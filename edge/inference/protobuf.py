@@ -1,7 +1,7 @@
-"""Protobuf's wire format, as much of it as ONNX files need.
+"""The part of protobuf's wire format that ONNX files need.
 
-A message is its fields, one after the other. Each begins with a varint that holds its number and its kind; a varint,
-four or eight bytes, or a length and that many bytes follow. A nested message is bytes like any other.
+A message is a sequence of fields. Each begins with a varint that holds its number and kind. Then comes a varint, four
+or eight bytes, or a length and that many bytes. A nested message is bytes like any other.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ VARINT_BITS = 7
 MOST_VARINT_BYTES = 10
 WORD = 1 << 64
 MOST_FIELDS = 1_000_000
-"""Fields of one message; ResNet-18 has 200, and each costs time before anything else can be checked."""
+"""The most fields in one message; ResNet-18 has 200. Each costs time before we can check anything else."""
 
 
 class Malformed(ValueError):
-    """Bytes that are no message, or not the one that was expected."""
+    """Bytes that are not a message, or not the expected one."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a message, as a view of the message's bytes."""
+    """One field, as a view of its message's bytes."""
 
     number: int
     value: int | memoryview
     raw: memoryview
-    """The whole field, with what it begins with: a copy of it is the same field of another message."""
+    """The whole field with its head: copied into another message, it is the same field there."""
 
     def integer(self) -> int:
         """The value as protobuf's int64."""
@@ -63,7 +63,7 @@ class Field:
 
 
 def fields(message: memoryview) -> Iterator[Field]:
-    """The fields of a message in the order of its bytes; raises Malformed where there is none."""
+    """The fields of a message in byte order; raises Malformed if the bytes are not a message."""
     at = count = 0
     while at < len(message):
         count += 1
@@ -103,12 +103,12 @@ def text_field(number: int, text: str) -> bytes:
 
 
 def head(number: int, size: int) -> bytes:
-    """What a field of that many bytes begins with."""
+    """The start of a field of that many bytes."""
     return _varint(number << 3 | LENGTH_DELIMITED) + _varint(size)
 
 
 def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The number that begins at a byte, and where the next thing does."""
+    """The number at a byte, and the position after it."""
     value = 0
     for place in range(MOST_VARINT_BYTES):
         if at + place >= len(message):

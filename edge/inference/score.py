@@ -1,4 +1,4 @@
-"""How good a delivered model is on labelled samples."""
+"""The accuracy of a delivered model on labelled samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Score", "evaluate"]
 
 @dataclass(frozen=True)
 class Score:
-    """The share of samples that the model gets right, over all of them and class by class."""
+    """The share of samples that the model gets right, overall and per class."""
 
     samples: int
     accuracy: float
@@ -28,9 +28,9 @@ class Score:
 
 
 def evaluate(model: Path | str, dataset: str, data_dir: Path | str | None = None) -> Score:
-    """The score of a `model.onnx` on the test part of a data set, named as in run.toml.
+    """Score a `model.onnx` on the test part of a data set, named as in run.toml.
 
-    Raises ArtifactError or DataError where the model or the data cannot be used.
+    Raises ArtifactError or DataError if the model or the data is unusable.
     """
     predictor = Predictor(Path(model))
     data = load(dataset, None if data_dir is None else Path(data_dir))

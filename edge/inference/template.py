@@ -1,7 +1,7 @@
-"""The exported inference graph without its weights: what a delivered model is written around.
+"""The exported inference graph without its weights: the skeleton of a delivered model.
 
-The graph comes from an export and its hash was compared, but it is not run here: all that a delivered model relies on
-is checked, so that a graph that cannot become one is refused before a run begins and not at its end.
+The graph comes from an export with a matching hash, but nothing runs it here. We check everything that a delivered
+model relies on: an unsuitable graph fails before a run begins, not at its end.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ __all__ = ["Template", "read_template"]
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 LEAST_OPSET = 13
-"""Of the standard ops that a delivered model adds."""
+"""The lowest opset that has the standard ops a delivered model adds."""
 LEAST_IR_VERSION = 4
-"""The first in which weights need not be inputs of the graph too."""
+"""The first version in which weights need not be graph inputs as well."""
 REMEDY = "run `sparsyedge export` again"
 
 
 @dataclass(frozen=True)
 class Template:
-    """A graph without weights; fields are bytes as they were in the file, by their numbers."""
+    """A graph without weights; fields are the file's own bytes, by number."""
 
     model_fields: Mapping[int, bytes]
-    """All of the model but the graph."""
+    """The whole model except the graph."""
     graph_fields: Mapping[int, bytes]
-    """All of the graph but its inputs and outputs and those initializers that a state has."""
+    """The whole graph except its inputs, its outputs and the initializers that a state provides."""
     input: str
-    """What the graph calls a batch that is scaled as in training."""
+    """The graph's name for a batch scaled as in training."""
     logits: str
     names: frozenset[str]
-    """Every tensor of the graph; new ones need names of their own."""
+    """Every tensor name in the graph; new tensors need other names."""
 
 
 def read_template(artifacts: Artifacts) -> Template:
-    """The inference graph of the artifacts; raises ArtifactError where no model can be made of it."""
+    """The inference graph of the artifacts; raises ArtifactError if no model can be made from it."""
     path, manifest = artifacts.path("inference"), artifacts.manifest
     try:
         return _parse(memoryview(path.read_bytes()), manifest)
@@ -51,7 +51,7 @@ def read_template(artifacts: Artifacts) -> Template:
 
 
 class _Unsuitable(Exception):
-    """An ONNX model that cannot be delivered; the text goes on from its name."""
+    """An ONNX model that cannot be delivered; the text continues a sentence that begins with its name."""
 
 
 def _parse(content: memoryview, manifest: Manifest) -> Template:
@@ -124,7 +124,7 @@ def _only_output(graph: list[Field], manifest: Manifest) -> str:
 
 
 def _check_nodes(graph: list[Field], known: frozenset[str]) -> frozenset[str]:
-    """All names of the graph; raises where a node reads one that nothing before it makes."""
+    """All names in the graph; raises if a node reads one that nothing before it makes."""
     names = set(known)
     for field in graph:
         if field.number != Graph.NODE:

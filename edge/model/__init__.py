@@ -1,1 +1,1 @@
-"""The model that is trained: exported artifacts, the table of methods, pruning, and theta from w."""
+"""The model in training: exported artifacts, the table of methods, pruning, and the step from w to theta."""

@@ -1,4 +1,4 @@
-"""The exported graphs on disk: a manifest that says what they are, read and checked before anything is run."""
+"""The exported graphs on disk, and the manifest that describes them; both are checked before anything runs."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ UPGRADE = "upgrade sparsyedge on this machine, or run `sparsyedge export` again 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
 DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
 PLAIN_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
-"""The step by our own ops alone, which any onnxruntime runs."""
+"""The training step in our own ops alone; any onnxruntime runs it."""
 STOCK_ROLES: tuple[FileRole, ...] = ("checkpoint", *PLAIN_ROLES)
-"""All that a device without a training API needs."""
+"""All files that a device without a training API needs."""
 TRAINING_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", *PLAIN_ROLES)
-"""What one with it needs; the inference graph is filled in by the coordinator alone."""
+"""All files that a device with a training API needs. Only the coordinator uses the inference graph."""
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-# A name in the manifest becomes a path on the device: a plain file name, never a way out of the folder.
+# A name in the manifest becomes a path on the device: allow only plain file names, never a way out of the folder.
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 MAX_FILE_BYTES = 1 << 30
 MAX_FILES = 32
 Role = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
-"""A FileRole, or one of a later version: devices fetch only those they know, and coordinators offer all."""
+"""A FileRole, or one from a later version: devices fetch only the roles they know, coordinators offer all."""
 DEFAULT_MAX_EPOCHS = 1000
 ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CLASS_NAME)]
 
@@ -72,39 +72,39 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One named tensor of the state; BatchNorm's running statistics are in the table and not trainable."""
+    """One named tensor of the state, BatchNorm's running statistics included; those are not trainable."""
 
     name: str
     shape: tuple[Positive, ...]
     trainable: bool
     prunable: bool
     positions: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Places of the layer's output plane that a prunable weight is applied at; 0 for every other parameter."""
+    """Positions of the layer's output plane where a prunable weight applies; 0 for every other parameter."""
 
 
 class BatchNorm(msgspec.Struct, frozen=True):
-    """Where one BatchNorm layer keeps its running statistics, and which graph outputs bring their new values."""
+    """The names of a BatchNorm layer's running statistics, and of the graph outputs with their new values."""
 
     mean: str
     variance: str
     mean_output: str
     variance_output: str
     plane: Positive
-    """Positions per sample (height x width) that the statistics are taken over."""
+    """Positions per sample (height x width) that the statistics cover."""
 
 
 class OpLibrary(msgspec.Struct, frozen=True):
     """An op library that devices may run the graphs with."""
 
     platform: Annotated[str, msgspec.Meta(max_length=64)]
-    """For people: devices go by the hash."""
+    """For people; devices check the hash."""
     sha256: Sha256
 
 
 class Manifest(msgspec.Struct, frozen=True):
     """Everything a device must know about the artifacts before it loads one of them.
 
-    A field that it does not declare is ignored, as in a message: docs/reference/protocol.md, "Versions".
+    Readers ignore undeclared fields, as in a message: docs/reference/protocol.md, "Versions".
     """
 
     version: int
@@ -118,24 +118,24 @@ class Manifest(msgspec.Struct, frozen=True):
     seed: int
     opset: int
     made_with: dict[str, str]
-    """Versions of the libraries that made the graphs."""
+    """The versions of the libraries that made the graphs."""
     parameters: tuple[Parameter, ...]
     batch_norms: tuple[BatchNorm, ...]
     batch_norm_momentum: float
     """The weight of the old running value (torch's momentum is one minus this)."""
     initial_model: Sha256
-    """The model id of the state in the checkpoint."""
+    """The model id of the checkpoint's state."""
     files: Annotated[dict[Role, File], msgspec.Meta(max_length=MAX_FILES)]
     class_names: tuple[ClassName, ...] = ()
-    """What the classes are called, in the order of their numbers; empty where nobody named them."""
+    """The class names in the order of their numbers; empty if the classes are unnamed."""
     sample_type: SampleType = "uint8"
-    """What the model's data is stored as, and so how it is scaled; the delivered model does the same."""
+    """How the model's data is stored, which decides its scaling; the delivered model scales the same way."""
     op_libraries: tuple[OpLibrary, ...] = ()
-    """The op libraries that devices may run the graphs with; filled in when the artifacts are signed."""
+    """The op libraries that devices may run the graphs with; set by signing."""
     max_epochs: Positive = DEFAULT_MAX_EPOCHS
-    """What devices of a secured fleet train in one round at most, whatever a task asks for; set by signing as well."""
+    """The most epochs that devices of a secured fleet train in one round, whatever a task asks for; set by signing."""
     needs: Features | UnsetType = UNSET
-    """The features that whoever uses the artifacts must have: one that lacks any of them refuses the manifest."""
+    """The features that a user of the artifacts must have; a reader without one of them refuses the manifest."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -144,18 +144,18 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def form(self) -> Form:
-        """The form of the data that the model takes."""
+        """The form of the model's data."""
         return Form(self.input_shape, self.classes, self.class_names, self.sample_type)
 
     @property
     def prunable(self) -> tuple[str, ...]:
-        """The names of the weights that are pruned, in table order."""
+        """The names of the prunable weights, in table order."""
         return tuple(parameter.name for parameter in self.parameters if parameter.prunable)
 
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A folder whose manifest was read and whose files were checked against it."""
+    """A folder with a parsed manifest and files that match it."""
 
     directory: Path
     manifest: Manifest
@@ -175,19 +175,19 @@ class Artifacts:
 
     @property
     def id(self) -> str:
-        """The hash of all that decides what is trained: the same before and after signing.
+        """A hash of everything that affects training; signing does not change it.
 
-        An optional field that is added to the manifest decides nothing of that, so it is left out here as well.
+        Optional fields added to the manifest later do not affect training, so the hash leaves them out as well.
         """
         unsigned = msgspec.structs.replace(self.manifest, op_libraries=(), max_epochs=DEFAULT_MAX_EPOCHS)
         return hashlib.sha256(encode_manifest(unsigned)).hexdigest()
 
     def path(self, role: FileRole) -> Path:
-        """Where the file of that role is."""
+        """The path of the file with that role."""
         return self.directory / self.manifest.files[role].name
 
     def save_manifest(self) -> None:
-        """Write the manifest beside its files; the folder is not valid before."""
+        """Write the manifest beside its files; the folder is invalid until then."""
         write_atomically(self.directory / MANIFEST_NAME, encode_manifest(self.manifest))
 
 
@@ -197,17 +197,17 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def amend_manifest(content: bytes, **changes: Any) -> bytes:
-    """A manifest with other values in some fields; whatever a later version has put into it stays."""
+    """Change some fields of a manifest; keeps unknown fields from later versions."""
     fields = msgspec.json.decode(content, type=dict[str, Any])
     fields.update(msgspec.to_builtins(changes))
     return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
 
 def decode_manifest(content: bytes, *, source: str) -> Manifest:
-    """Parse a manifest and refuse one of another version; `source` names it in the error."""
+    """Parse a manifest and refuse other versions; errors call it `source`."""
     try:
         versions = msgspec.json.decode(content, type=_Versions)
-    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    # Invalid UTF-8 and very deep nesting raise their own errors.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ArtifactError(f"{source} is not a manifest: {error}; run `sparsyedge export` again") from error
     _require_readable(versions, source)
@@ -219,7 +219,7 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
     if missing:
         raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
     names = manifest.class_names
-    # Names go into logs and refusals, so nothing in them may move a cursor or begin a line.
+    # Names go into logs and refusals: they must not move a cursor or begin a line.
     if names and (len(set(names)) != manifest.classes or not all(map(str.isprintable, names))):
         raise ArtifactError(
             f"{source} has {len(names)} class names for {manifest.classes} classes; each class has a name of its own, "
@@ -229,7 +229,7 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
 
 
 class _Versions(msgspec.Struct):
-    """The keys that decide whether the rest can be understood at all."""
+    """The keys that decide whether we can read the rest at all."""
 
     version: int
     ops_abi: int
@@ -237,7 +237,7 @@ class _Versions(msgspec.Struct):
 
 
 def _require_readable(found: _Versions, source: str) -> None:
-    """Raise ArtifactError where this sparsyedge is too new or too old, with the next move: export again, or upgrade."""
+    """Raise ArtifactError if this sparsyedge is too new or too old, with the next move: export again, or upgrade."""
     abi = Span(ABI_VERSION, ABI_VERSION)
     if found.version not in OURS.manifest:
         raise ArtifactError(

@@ -1,13 +1,13 @@
-"""The exported checkpoint, read where there is no training API: the initial state as onnxruntime-training wrote it.
+"""Reads the exported checkpoint without a training API: the initial state as onnxruntime-training wrote it.
 
-The file is a FlatBuffer. Of its schema (onnxruntime/core/flatbuffers/schema) this is what is followed here:
+The file is a FlatBuffer. We use this part of its schema (onnxruntime/core/flatbuffers/schema):
 
     root: Checkpoint   field 1 module_state: ModuleState
     ModuleState        field 0 requires_grad_params, field 1 frozen_params: [Tensor]
     Tensor             field 0 name, field 2 dims: [int64], field 3 data_type: int32 (1 is float32), field 4 raw_data
 
-A table begins with the distance back to its vtable, which holds the place of every field; a reference is the distance
-forward to what it means; a vector or string begins with its length.
+A table begins with the distance back to its vtable, which holds the position of every field. A reference is the
+distance forward to its target. A vector or string begins with its length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLOAT = 1
 
 
 def read_initial_state(artifacts: Artifacts) -> State:
-    """The parameters and statistics of the checkpoint; raises ArtifactError where they are not the manifest's."""
+    """The checkpoint's parameters and statistics; raises ArtifactError if they do not match the manifest."""
     path = artifacts.path("checkpoint")
     manifest = artifacts.manifest
     tensors = _read(path)
@@ -60,7 +60,7 @@ def _read(path: Path) -> State:
 
 
 class _Table:
-    """A table of the buffer, its fields by their number in the schema."""
+    """A table of the buffer, with fields by their schema number."""
 
     def __init__(self, buffer: bytes, at: int) -> None:
         self._buffer = buffer
@@ -99,7 +99,7 @@ class _Table:
         return self._at + offset
 
     def _vector(self, field: int) -> tuple[int, int]:
-        """Where the elements begin, and how many there are."""
+        """The position of the first element, and the number of elements."""
         at = _follow(self._buffer, self._place(field))
         return at + 4, _unpack("<I", self._buffer, at)
 

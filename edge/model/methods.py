@@ -1,7 +1,7 @@
 """The methods as data: what each does to weights, activations, updates and masks. See docs/reference/methods.md.
 
-A row of METHODS says everything about a method; `make_method` puts the user's numbers and options into it. The result
-travels in the manifest of the artifacts, and device and coordinator act on its fields, never on its name.
+A row of METHODS describes a method completely; `make_method` fills in the user's numbers and options. The result
+travels in the manifest of the artifacts. Device and coordinator act on its fields, never on its name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FLOOR_STEPS", "METHODS", "Method", "MethodConfig", "MethodRow", "gro
 Sparsity: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-# Far beyond what trains; float32 would make infinity of what is larger still.
+# Far above anything that trains; float32 would turn still larger values into infinity.
 WeightDecay: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1000)]
 
 Reparametrisation = Literal["none", "power", "spectral", "auto-beta"]
@@ -42,7 +42,7 @@ WHY_MIN_BETA = "below 1, zero weights have an infinite gradient"
 DEFAULT_SPARSITY = 0.95
 DEFAULT_WEIGHT_DECAY = 1e-3
 FLOOR_STEPS = 10_000
-"""How finely the ops know a share."""
+"""The ops' resolution for a share."""
 
 
 class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,46 +50,47 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     name: str
     sparsity: Sparsity
-    """The target: of what devices send, or of the last model where nothing is pruned before."""
+    """The target sparsity of updates, or of the last model if nothing is pruned earlier."""
     weight_decay: WeightDecay = DEFAULT_WEIGHT_DECAY
     reparametrisation: Reparametrisation = "power"
-    """How theta, which the network computes with, comes from the weights w, which are trained and sent."""
+    """How theta, used by the network, is computed from the weights w, which are trained and sent."""
     beta: float = 1.0
     """The exponent of `power`; 1 for all others."""
     exponent: Exponent = "max"
-    """What `auto-beta` divides the mean magnitude of a layer by: its largest (paper) or its spectral norm (code)."""
+    """What `auto-beta` divides a layer's mean magnitude by: its largest (paper) or its spectral norm (code)."""
     zero_grad_at_zero: bool
-    """Whether a weight that is exactly zero has no gradient, so that pruned weights never grow back by training."""
+    """Whether a weight of exactly zero has no gradient: training then never regrows pruned weights."""
     prune_weights: WeightPruning = "none"
-    """Whether a step computes with the largest weights of each layer but the first, and what becomes of the others."""
+    """Whether a step uses only the largest weights of each layer but the first, and what happens to the others."""
     inference: Inference = "sent"
-    """What is evaluated and delivered where steps prune weights: all that were sent, or those that a step would use."""
+    """If steps prune weights, which ones to evaluate and deliver: all that were sent, or those a step would use."""
     prune_activations: bool = False
-    """Whether the gradient of a layer's weights sees only the largest values of the layer's input."""
+    """Whether the weight gradient of a layer sees only the largest values of the layer's input."""
     activation_density: ActivationDensity = "weights"
-    """How densely an input is kept: as the layer's own weights are, or as the target says, in all layers but one."""
+    """The density of a pruned input: that of the layer's own weights, or the target's, in all layers but one."""
     activation_floor: Share = 0.0
-    """The share of an input that is kept at least, however few weights are left; in ten-thousandths."""
+    """The least share of an input to keep, however few weights are left; in ten-thousandths."""
     activation_threshold: ActivationThreshold = "step"
-    """Whether the size from which values of an input are kept is found in every step, or in a round's first one and
-    stays, except in linear layers."""
+    """Whether to find the threshold for an input's values in every step, or once in a round's first step; linear layers
+    always use every step.
+    """
     uplink: Uplink = "weights"
-    """What of an update is pruned by one global ranking of magnitudes: nothing, the weights, or their change."""
+    """What one global magnitude ranking prunes in an update: nothing, the weights, or their change."""
     aggregation: Aggregation = "mean"
-    """The mean over all devices, or over those that sent a value other than zero."""
+    """The mean over all devices, or over those that sent a non-zero value."""
     mask: MaskRule = "free"
-    """What the coordinator does about the mask of the averaged model, and whether devices move it."""
+    """How the coordinator treats the mask of the averaged model, and whether devices move it."""
     mask_interval: Positive = 1
-    """Of an `evolving` mask: it may change in every so many rounds."""
+    """An `evolving` mask may change once in this many rounds."""
     regrow_rate: Share = 0.25
-    """Of an `evolving` mask: the share of a layer's weights that a device exchanges, halfway through an epoch."""
+    """For an `evolving` mask, the share of a layer's weights that a device exchanges, halfway through an epoch."""
     sparsities: tuple[Sparsity, ...] = ()
-    """Targets of groups of devices, where they differ; empty where they do not."""
+    """Targets per group of devices; empty if all share one."""
     shares: tuple[Positive, ...] = ()
-    """How many of a hundred, or of any such sum, belong to each group."""
+    """The size of each group, out of the sum of all shares."""
 
     def __post_init__(self) -> None:
-        # Not a bound of the type: msgspec passes this sentence on, and its own would have neither value nor reason.
+        # Not a bound of the type: msgspec passes on this sentence, while its own would lack value and reason.
         if not MIN_BETA <= self.beta <= MAX_BETA:
             raise ValueError(
                 f"key `beta` has value {self.beta}; allowed: at least {MIN_BETA:g} and at most {MAX_BETA:g} "
@@ -98,41 +99,41 @@ class Method(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def masks_gradients(self) -> bool:
-        """Whether the gradient of a zero weight must be taken away, rather than vanish by itself."""
+        """Whether training must mask the gradient of zero weights, because it does not vanish by itself."""
         return self.zero_grad_at_zero and self.reparametrisation == "none"
 
     @property
     def keeps_zeros(self) -> bool:
-        """Whether local training leaves every weight at zero that it found there."""
+        """Whether local training keeps every zero weight at zero."""
         return self.zero_grad_at_zero and self.mask != "evolving"
 
     @property
     def least_activations(self) -> Fraction:
-        """`activation_floor` as a fraction that all sides count with."""
+        """`activation_floor` as a fraction, so that all sides compute the same."""
         return Fraction(round(self.activation_floor * FLOOR_STEPS), FLOOR_STEPS)
 
     @property
     def density(self) -> Fraction:
-        """The share that the target leaves, as a fraction that all sides count with."""
+        """The share that the target leaves, as a fraction, so that all sides compute the same."""
         return Fraction(1 - self.sparsity).limit_denominator(10_000)
 
     def group_of(self, device: str) -> int:
-        """The group of a device among those with targets of their own."""
+        """The device's group among those with their own targets."""
         return group_of(device, self.shares)
 
     def sparsity_of(self, device: str, round_number: int) -> float:
-        """The target of one device's update; all have the common one in the first round."""
+        """The target of one device's update; in the first round all use the common one."""
         if round_number == 1 or not self.sparsities:
             return self.sparsity
         return self.sparsities[self.group_of(device)]
 
     def evolves_mask(self, round_number: int) -> bool:
-        """Whether devices exchange weights in this round; the first one makes the mask."""
+        """Whether devices exchange weights in this round; never in the first, which makes the mask."""
         return self.mask == "evolving" and round_number > 1 and (round_number - 2) % self.mask_interval == 0
 
 
 def group_of(device: str, shares: Sequence[int]) -> int:
-    """The group of a device: its number modulo the sum of the shares decides, or a hash where it has none."""
+    """A device's group: by the number in its name modulo the sum of the shares, or by a hash if it has no number."""
     if not shares:
         return 0
     number = re.search(r"(\d+)\D*$", device)
@@ -143,40 +144,40 @@ def group_of(device: str, shares: Sequence[int]) -> int:
 
 
 class MethodConfig(Section, frozen=True, kw_only=True):
-    """How the model is trained and pruned; a missing option is the method's default (docs/reference/methods.md)."""
+    """How to train and prune the model; missing options take the method's default (docs/reference/methods.md)."""
 
     name: str = "sparsyfed"
-    """One of the methods that `sparsyedge methods` lists."""
+    """A method from the list of `sparsyedge methods`."""
     sparsity: Sparsity | None = None
-    """The share of prunable weights that is zero."""
+    """The share of prunable weights that are zero."""
     beta: Annotated[float, msgspec.Meta(ge=MIN_BETA, le=MAX_BETA, description=WHY_MIN_BETA)] | None = None
     """The exponent of Powerpropagation."""
     weight_decay: WeightDecay | None = None
-    """How strongly a step pulls weights to zero."""
+    """How strongly each step pulls weights towards zero."""
     exponent: Exponent | None = None
     """What `auto-beta` divides a layer's mean magnitude by: its largest weight or its spectral norm."""
     prune_weights: Literal["copy", "in-place"] | None = None
-    """Whether the weights that a step of `zerofl` leaves out are kept or forgotten."""
+    """Whether `zerofl` keeps or forgets the weights that a step leaves out."""
     inference: Inference | None = None
     """What `zerofl` evaluates and delivers: all weights that were sent, or those that a step would use."""
     activation_floor: Share | None = None
-    """The share of a layer's input that is kept at least, however few weights are left."""
+    """The least share of a layer's input to keep, however few weights are left."""
     activation_threshold: ActivationThreshold | None = None
-    """Whether the size from which inputs are kept is found in every step, or once in a round."""
+    """Whether to find the threshold for inputs in every step, or once per round."""
     uplink: Literal["weights", "delta"] | None = None
-    """What is pruned before it is sent: the weights, or their change."""
+    """What to prune before sending: the weights, or their change."""
     aggregation: Aggregation | None = None
-    """Whether the mean of a weight is over all devices or over those that sent it."""
+    """Whether to average a weight over all devices or only over those that sent it."""
     mask_interval: Positive | None = None
-    """In every so many rounds the mask of `flash-jmwst` may change."""
+    """The mask of `flash-jmwst` may change once in this many rounds."""
     sparsities: tuple[Sparsity, ...] | None = None
-    """Targets of groups of devices, where they differ."""
+    """Target sparsities of groups of devices, if they differ."""
     shares: tuple[Positive, ...] | None = None
-    """How many devices of each sum of these belong to each group."""
+    """How many devices, out of the sum of these numbers, belong to each group."""
 
 
 class MethodRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One method: what it is in a line, its fields, and the options of MethodConfig that it takes."""
+    """One method: a one-line summary, its fields, and the options of MethodConfig that it accepts."""
 
     summary: str
     fields: dict[str, Any]
@@ -257,7 +258,7 @@ METHODS: dict[str, MethodRow] = {
 
 
 def make_method(name: str, **options: Any) -> Method:
-    """The method by name, with options as the `[method]` table has them; raises ConfigError as `method_of` does."""
+    """The method by name, with options as in the `[method]` table; raises ConfigError as `method_of` does."""
     return method_of(read_section({"name": name, **options}, MethodConfig))
 
 
@@ -272,7 +273,7 @@ def method_of(config: MethodConfig) -> Method:
     _check_options(config.name, options, allowed=(*row.options, *COMMON_OPTIONS))
     fields = {**row.fields, **options}
     if "sparsity" not in fields:
-        # In round 1 no group may lose what it could keep, so the least sparse one decides.
+        # In round 1 no group may lose weights that it could keep, so the lowest sparsity applies.
         fallback = DEFAULT_SPARSITY if "sparsity" in row.options else 0.0
         fields["sparsity"] = min(config.sparsities or (fallback,))
     if config.beta is not None:
@@ -282,7 +283,7 @@ def method_of(config: MethodConfig) -> Method:
 
 
 def _options(config: MethodConfig) -> dict[str, Any]:
-    """What the user gave."""
+    """The options that the user set."""
     return {key: value for key, value in msgspec.structs.asdict(config).items() if key != "name" and value is not None}
 
 

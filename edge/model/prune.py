@@ -14,15 +14,15 @@ __all__ = ["keep_largest", "prune_global", "removed_count"]
 
 
 def removed_count(size: int, sparsity: float) -> int:
-    """How many of `size` weights a target sparsity removes."""
+    """The number of weights, out of `size`, that a target sparsity removes."""
     return round(sparsity * size)
 
 
 def prune_global(state: State, names: Sequence[str], sparsity: float) -> State:
     """A copy of the state with the smallest |w| of the named tensors set to zero: round(sparsity * N) of them in all.
 
-    Of equal magnitudes the first in name and memory order go, so the result does not depend on the machine. Where more
-    weights are zero already, nothing else is lost.
+    Among equal magnitudes the first in name and memory order go: the result does not depend on the machine. If more
+    weights are already zero, nothing else is removed.
     """
     magnitudes = np.concatenate([np.abs(state[name]).reshape(-1) for name in names])
     removed = removed_count(magnitudes.size, sparsity)
@@ -43,7 +43,7 @@ def prune_global(state: State, names: Sequence[str], sparsity: float) -> State:
 
 
 def keep_largest(tensor: FloatArray, density: Fraction) -> FloatArray:
-    """A copy with that share of the largest magnitudes, rounded up and at least one; ties are all kept."""
+    """A copy with only the largest magnitudes, a share of `density`, rounded up and at least one; keeps all ties."""
     keep = max(1, math.ceil(density * tensor.size))
     magnitudes = np.abs(tensor)
     threshold = np.partition(magnitudes.reshape(-1), tensor.size - keep)[tensor.size - keep]

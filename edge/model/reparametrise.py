@@ -1,4 +1,4 @@
-"""From the weights w that are trained and sent to theta, which the network computes with; numpy only."""
+"""From the weights w, which are trained and sent, to theta, which the network uses; numpy only."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ __all__ = [
 # Any exponent above 1 keeps zeros at zero; an empty layer has no magnitudes to derive one from.
 EMPTY_LAYER_EXPONENT = 1.5
 LEAST_EXPONENT = 1 + 1e-6
-# Keeps the norm of an empty layer from being a divisor of zero; no other layer notices.
+# Avoids dividing by the zero norm of an empty layer; too small to affect any other layer.
 NORM_FLOOR = 1e-12
 
 
 def exponent_name(weight: str) -> str:
-    """What graphs call the exponent of a layer, where layers have their own."""
+    """The graphs' name for a layer's exponent, if layers have their own."""
     return f"{weight}.exponent"
 
 
 def positions_name(weight: str) -> str:
-    """What graphs call the flat positions of a layer's values, where the layer is more than its values one by one."""
+    """The graphs' name for the flat positions of a layer's values, if a layer's theta depends on positions."""
     return f"{weight}.positions"
 
 
 def layer_exponents(method: Method, state: Mapping[str, FloatArray], prunable: Iterable[str]) -> dict[str, FloatArray]:
     """The exponents of a model's layers under the graphs' names; empty unless the method derives them.
 
-    They are those of the model that a session was given, and stay as they are while it trains.
+    They come from the model that the session loaded, and stay fixed while it trains.
     """
     if method.reparametrisation != "auto-beta":
         return {}
@@ -63,9 +63,9 @@ def effective_weights(method: Method, weights: FloatArray) -> FloatArray:
 
 
 def weights_of(method: Method, theta: FloatArray) -> FloatArray:
-    """w of one layer, of which `effective_weights` makes theta again but for rounding; zero stays exactly zero.
+    """The w of one layer: `effective_weights` turns it back into theta, up to rounding. Zero stays exactly zero.
 
-    Raises ConfigError for `auto-beta`, whose exponent depends on the w that is looked for.
+    Raises ConfigError for `auto-beta`, whose exponent depends on the w we are solving for.
     """
     if method.reparametrisation == "auto-beta":
         raise ConfigError(
@@ -80,7 +80,7 @@ def weights_of(method: Method, theta: FloatArray) -> FloatArray:
 
 
 def inference_weights(method: Method, name: str, weights: FloatArray, *, prunable: Sequence[str]) -> FloatArray:
-    """What evaluation and the delivered model see of a tensor: all of it, or what a step would compute with."""
+    """The tensor as evaluation and the delivered model use it: all of it, or the part that a step would use."""
     if method.inference == "trained" and method.prune_weights != "none" and name in prunable[1:]:
         return keep_largest(weights, method.density)
     return weights
@@ -94,7 +94,7 @@ def power(weights: FloatArray, beta: float) -> FloatArray:
 def spectral_norm(weights: FloatArray) -> float:
     """The largest singular value of |W| as (outputs, inputs), by one power iteration from a vector of ones.
 
-    |W| has no negative entry, so its first singular vectors have none either, and ones are never orthogonal to them.
+    |W| has no negative entry, so neither do its first singular vectors, and ones are never orthogonal to them.
     """
     magnitudes: NDArray[np.float64] = np.abs(weights.astype(np.float64)).reshape(len(weights), -1)
     left = magnitudes.sum(axis=1)

@@ -1,1 +1,1 @@
-"""What coordinator and devices say to each other, and the connection that carries it."""
+"""The messages between coordinator and devices, and the connection that carries them."""

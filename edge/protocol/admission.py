@@ -1,4 +1,4 @@
-"""Whether the broker lets a link in: what it said, what that means, and how soon to ask again."""
+"""Whether the broker admits a link: its answer, what the answer means, and when to ask again."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 ASK_TIMEOUT_S: Final = 5.0
 SHORT_LIFE_S: Final = 30.0
 SHORT_LIVES: Final = 3
-"""If a broker ends this many connections in a row this early, two devices probably share one name."""
+"""If a broker ends this many connections in a row this early, two devices probably share a name."""
 LOGIN_REFUSED: Final = (0x86, 0x87)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The broker's answer to a CONNECT that it refused: the MQTT reason code, and its text."""
+    """The broker's refusal of a CONNECT: the MQTT reason code and its text."""
 
     code: int
     text: str
 
 
 class Admission:
-    """What is known about one link's standing with its broker. `before_retry` and `why` may block; the rest does not.
+    """A link's standing with its broker. `before_retry` and `why` may block; nothing else does.
 
     The network thread reports here; the owner may read `trouble` and `refusal` at any time.
     """
@@ -40,12 +40,12 @@ class Admission:
         self.host = host
         self.port = port
         self.refusal: Refusal | None = None
-        """The answer to the last CONNECT, if that was a refusal."""
+        """The answer to the last CONNECT, if it was a refusal."""
         self.trouble: str | None = None
-        """Why the broker refuses this link, as far as it says so."""
+        """Why the broker refuses this link, if it says."""
         self._tls = tls
         self._turned_away: ssl.SSLError | bool = False
-        """Whether the last attempt reached the broker in vain; the error, if it is known."""
+        """Whether the broker turned away the last attempt; the error itself, if known."""
         self._refusals = 0
         self._admitted_s = 0.0
         self._short_lives = 0
@@ -56,7 +56,7 @@ class Admission:
         return self.refusal is not None and self.refusal.code in LOGIN_REFUSED
 
     def why(self, error: OSError | None) -> str | None:
-        """Why the broker turned us away, after asking it once more if need be; None if nobody says."""
+        """Why the broker turned us away; asks it once more if necessary. None if unknown."""
         if self._tls is None:
             return None
         if isinstance(error, ssl.SSLError) and (why := explain(error, self._tls, self.host)):
@@ -64,11 +64,11 @@ class Admission:
         return ask_why(self.host, self.port, self._tls, timeout_s=ASK_TIMEOUT_S)
 
     def note_failure(self, error: BaseException | None) -> None:
-        """Note an attempt that ended before the broker could answer."""
+        """Note an attempt that failed before the broker could answer."""
         self._turned_away = error if isinstance(error, ssl.SSLError) else isinstance(error, ConnectionResetError)
 
     def note_disconnect(self, *, was_up: bool) -> None:
-        """Note the end of a connection; one that was never up was turned away."""
+        """Note the end of a connection. If it was never up, the broker turned us away."""
         self._turned_away = not was_up
 
     def note_admitted(self) -> None:
@@ -77,7 +77,7 @@ class Admission:
         self._admitted_s = time.monotonic()
 
     def before_retry(self) -> float:
-        """Seconds to wait before the next attempt; each refusal makes it longer. Logs a new reason once."""
+        """Seconds to wait before the next attempt; grows with each refusal. Logs each new reason once."""
         why = self._why_refused()
         if why is not None and why != self.trouble:
             log.error("no connection to the broker at %s:%d: %s", self.host, self.port, why)
@@ -97,7 +97,7 @@ class Admission:
         return self.why(None) if turned_away else None
 
     def note_loss(self, *, is_device: bool) -> str:
-        """Note a lost connection; returns a hint for the log, since Mosquitto 2.0 does not say why it ended one."""
+        """Note a lost connection and return a hint for the log: Mosquitto 2.0 does not say why it ended one."""
         is_short = time.monotonic() - self._admitted_s < SHORT_LIFE_S
         self._short_lives = self._short_lives + 1 if is_short else 0
         if self._short_lives < SHORT_LIVES or self._tls is None or not is_device:

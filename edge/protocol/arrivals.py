@@ -1,4 +1,4 @@
-"""The queue between a link's network thread, which fills it, and the link's owner."""
+"""The queue between a link's network thread, which fills it, and the link's owner, who empties it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Arrivals"]
 log = logging.getLogger(__name__)
 
 INBOX_BYTES: Final = 64 * 1024 * 1024
-"""Messages beyond this are dropped. All of them are retained or repeated, and peers must not fill our memory."""
+"""We drop messages beyond this: peers must not fill our memory. Every message is retained or repeated anyway."""
 
 
 class Arrivals:
-    """Events in the order of their arrival, limited in bytes. Thread-safe."""
+    """Events in order of arrival, limited in bytes. Thread-safe."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -27,7 +27,7 @@ class Arrivals:
         self._overflowed = False
 
     def put(self, event: Event) -> None:
-        """Queue an event without blocking; a message that does not fit is dropped, with one warning per overflow."""
+        """Queue an event without blocking. Drops a message that does not fit, with one warning per overflow."""
         if not isinstance(event, Received):
             self._events.put(event)
             return
@@ -42,7 +42,7 @@ class Arrivals:
             log.warning("the inbox is full (%d MiB): messages are dropped and asked for again", INBOX_BYTES >> 20)
 
     def take(self, timeout_s: float) -> Event | None:
-        """The next event, or None after `timeout_s`; 0 looks without waiting."""
+        """The next event, or None after `timeout_s`; 0 does not wait."""
         try:
             event = self._events.get(block=timeout_s > 0, timeout=timeout_s if timeout_s > 0 else None)
         except queue.Empty:

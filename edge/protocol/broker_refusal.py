@@ -1,4 +1,4 @@
-"""Why a broker that is there does not let this device in, and how long to wait before it is asked again."""
+"""Why a reachable broker refuses this device, and how long to wait before asking again."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ["ask_why", "explain", "retry_delay_s"]
 FIRST_DELAY_S = 5.0
 MAX_DELAY_S = 300.0
 ANSWER_S = 2.0
-"""What is refused is refused within a round trip."""
+"""A broker that refuses us does so within one round trip."""
 
-# X509_verify_cert_error_string(3ssl) has them all.
+# See X509_verify_cert_error_string(3ssl) for the full list.
 NOT_YET_VALID, EXPIRED, HOSTNAME_MISMATCH, ADDRESS_MISMATCH = 9, 10, 62, 64
 
 NEW_TOKEN = "ask the operator for a new token, then run `sparsyedge edge enrol FILE` here"
 
 
 def retry_delay_s(tries: int) -> float:
-    """How long to wait after so many refusals: nobody changes his mind in seconds, and a fleet of these is a load."""
+    """Seconds to wait after that many refusals: nobody lifts a refusal in seconds, and a retrying fleet is a load."""
     return float(min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(tries, 10)))
 
 
 def ask_why(host: str, port: int, tls: Tls, *, timeout_s: float) -> str | None:
-    """Why the broker refuses this device, in a sentence; None where it does not, does not say, or is not there.
+    """Why the broker refuses this device, in a sentence; None if it accepts us, gives no reason, or is down.
 
-    Blocks for `timeout_s` at most, and ANSWER_S where nothing is wrong. With TLS 1.3 a client learns that its
-    certificate is refused after the handshake, and not at all once it has sent something: so this sends nothing.
+    Blocks for at most `timeout_s`, or ANSWER_S if nothing is wrong. Sends nothing: with TLS 1.3 a client learns of a
+    refused certificate only after the handshake, and not at all once it has sent something.
     """
     try:
         with (
@@ -47,7 +47,7 @@ def ask_why(host: str, port: int, tls: Tls, *, timeout_s: float) -> str | None:
 
 
 def explain(error: ssl.SSLError, tls: Tls, host: str) -> str | None:
-    """What a failed handshake means for this device, and what to do; None where it may be a passing trouble."""
+    """What a failed handshake means for this device, and what to do; None if the trouble may pass."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_server(error, tls, host)
     reason = error.reason or ""
@@ -58,11 +58,11 @@ def explain(error: ssl.SSLError, tls: Tls, host: str) -> str | None:
         return f"this device's certificate in {folder} has expired; {NEW_TOKEN}"
     if reason.endswith("UNKNOWN_CA"):
         return (
-            f"the broker does not know the authority that certified this device: the identity in {folder} may be of "
+            f"the broker does not know the authority that certified this device: the identity in {folder} may be from "
             f"another fleet; check `broker` in the config, or {NEW_TOKEN}"
         )
     if tls.certificate is None and reason.endswith(("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")):
-        return "the broker takes nobody without a certificate at this port; new devices enrol at another"
+        return "the broker requires a certificate on this port; new devices enrol on another"
     return None
 
 
@@ -77,10 +77,10 @@ def _explain_server(error: ssl.SSLCertVerificationError, tls: Tls, host: str) ->
         return f"the broker's certificate is not valid yet by this device's clock ({clock}); set the clock"
     if error.verify_code in (HOSTNAME_MISMATCH, ADDRESS_MISMATCH):
         return (
-            f"the broker's certificate is not one for {host}; use a name or address that the operator gave to "
+            f"the broker's certificate is not valid for {host}; use a name or address that the operator gave to "
             f"`sparsyedge coordinator init --host`"
         )
     return (
-        f"the broker's certificate is not one of the authority that is trusted here: {tls.ca} may be of another fleet "
+        f"the broker's certificate is not from the authority trusted here: {tls.ca} may be from another fleet "
         f"({error.verify_message}); check host and port, or {NEW_TOKEN}"
     )

@@ -1,8 +1,8 @@
-"""The chunk protocol: how a byte string travels in numbered chunks and is put together again. No I/O.
+"""The chunk protocol: sends a byte string in numbered chunks and reassembles it. No I/O.
 
-A `Blob` names the bytes by their SHA-256 and says how large a chunk is. Chunk N travels on a topic that ends in `/N`:
-`Topics.chunk` on the way down, where the broker retains it, and `Topics.upload` on the way up. An empty payload takes
-a retained chunk back. Receivers name the chunks that they miss in half-open ranges, and check the hash of the whole.
+A `Blob` gives the SHA-256 of the bytes and the chunk size. Chunk N travels on a topic that ends in `/N`:
+`Topics.chunk` on the way down, where the broker retains it, and `Topics.upload` on the way up. An empty payload
+withdraws a retained chunk. Receivers list missing chunks as half-open ranges, and check the hash of the whole.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = [
 ]
 
 LARGE_CHUNK_BYTES = 256 * 1024
-"""The chunk size for brokers that take packets of any size."""
+"""The chunk size for brokers without a packet limit."""
 PACKET_OVERHEAD_BYTES = 1024
-"""Topic, properties and header of a packet take less."""
+"""Upper bound for a packet's topic, properties and header."""
 MAX_INDEX_DIGITS = len(str(MAX_BLOB_BYTES // MIN_CHUNK_BYTES))
-"""No blob has more chunks than this can count."""
+"""Enough digits for the chunk count of any blob."""
 CLEARED = b""
-"""The payload that takes a retained chunk back."""
+"""The payload that withdraws a retained chunk."""
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------
 
 
 def chunk_bytes_within(packet_limit: int | None) -> int:
-    """The chunk size for a broker that takes packets of `packet_limit` bytes, or of any size if that is None."""
+    """The chunk size for a broker with this packet limit in bytes; None means no limit."""
     if packet_limit is None:
         return LARGE_CHUNK_BYTES
     largest = (packet_limit - PACKET_OVERHEAD_BYTES) // 1024 * 1024
@@ -50,7 +50,7 @@ def chunk_bytes_within(packet_limit: int | None) -> int:
 
 
 def blob_of(content: bytes, *, chunk_bytes: int = CHUNK_BYTES) -> Blob:
-    """What a receiver must know to fetch `content`."""
+    """The description that a receiver needs to fetch `content`."""
     return Blob(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), chunk_bytes=chunk_bytes)
 
 
@@ -65,7 +65,7 @@ def chunk_of(content: bytes, blob: Blob, index: int) -> bytes:
 
 
 def cut(content: bytes, blob: Blob, ranges: Iterable[tuple[int, int]] | None = None) -> Iterator[tuple[int, bytes]]:
-    """Numbered chunks, one at a time: those in half-open ranges as far as the blob has them, or all."""
+    """Numbered chunks, one at a time: all, or those in the half-open ranges; skips numbers beyond the blob."""
     for start, stop in ((0, blob.chunks),) if ranges is None else ranges:
         for index in range(start, min(stop, blob.chunks)):
             yield index, chunk_of(content, blob, index)
@@ -75,21 +75,21 @@ def cut(content: bytes, blob: Blob, ranges: Iterable[tuple[int, int]] | None = N
 
 
 def parse_index(level: str) -> int:
-    """The number of a chunk, from the last level of its topic; raises FrameError for anything but ASCII digits."""
+    """The chunk number in the last level of a topic; raises FrameError for anything but ASCII digits."""
     if not (level.isascii() and level.isdigit() and len(level) <= MAX_INDEX_DIGITS):
         raise FrameError(f"{level[:20]!r} is not the number of a chunk")
     return int(level)
 
 
 def is_cleared(blob: Blob, payload: bytes) -> bool:
-    """Whether a payload takes its chunk back; the one chunk of an empty blob is empty, too."""
+    """Whether a payload withdraws its chunk. The one chunk of an empty blob is empty, too, and does not."""
     return payload == CLEARED and blob.bytes > 0
 
 
 class Assembly:
-    """A blob in the making. Chunks may come in any order and more than once.
+    """A blob under construction. Chunks may arrive in any order and more than once.
 
-    It takes memory as chunks arrive, so a large blob that is only announced costs next to nothing.
+    It takes memory only as chunks arrive: announcing a large blob costs next to nothing.
     """
 
     def __init__(self, blob: Blob) -> None:
@@ -100,7 +100,7 @@ class Assembly:
         self._absent = blob.chunks
 
     def put(self, index: int, chunk: bytes) -> bool:
-        """Store a chunk; False if it was there already. Raises FrameError if it cannot be part of the blob."""
+        """Store a chunk; False if we already have it. Raises FrameError if it cannot belong to the blob."""
         if not 0 <= index < self.blob.chunks:
             raise FrameError(f"chunk {index} of blob {self.blob.sha256[:12]}, which has {self.blob.chunks}")
         start = index * self.blob.chunk_bytes
@@ -119,7 +119,7 @@ class Assembly:
         return self._absent == 0
 
     def missing(self, limit: int = MAX_RANGES) -> tuple[tuple[int, int], ...]:
-        """The first chunks that have not arrived, as half-open ranges in order; by default as many as a grant holds."""
+        """The first missing chunks as half-open ranges in order; by default as many as a grant holds."""
         ranges: list[tuple[int, int]] = []
         start = self._have.find(0)
         while start >= 0 and len(ranges) < limit:
@@ -130,7 +130,7 @@ class Assembly:
         return tuple(ranges)
 
     def content(self) -> bytes:
-        """The whole blob; raises FrameError if its hash is not what was promised. Joins and hashes it once."""
+        """The whole blob; raises FrameError if its hash is wrong. Joins and hashes it once."""
         if not self.complete:
             raise FrameError(f"blob {self.blob.sha256[:12]} lacks {self._absent} of {self.blob.chunks} chunks")
         if self._content is None:

@@ -1,4 +1,4 @@
-"""Packets that the broker has yet to answer. No I/O and no lock: the link holds its own."""
+"""Packets that the broker has yet to answer. No I/O and no lock: the link has its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fact = TypeVar("Fact")
 class InFlight(Generic[Fact]):
     """One fact per unanswered packet, by packet id.
 
-    The network thread may see the answer before the sending thread has said what it sent. Such an answer is remembered
+    The network thread may see an answer before the sending thread has recorded the packet. We remember such an answer
     until `sent` names its packet.
     """
 
@@ -36,7 +36,7 @@ class InFlight(Generic[Fact]):
         return self._facts.values()
 
     def sent(self, packet: int, fact: Fact) -> None:
-        """Note a packet that was handed to the client."""
+        """Note a packet that went to the client."""
         if packet in self._answered_early:
             self._answered_early.remove(packet)
         else:
@@ -48,11 +48,11 @@ class InFlight(Generic[Fact]):
             self._answered_early.add(packet)
 
     def forget_sent(self) -> None:
-        """Expect no more answers to what was sent so far."""
+        """Expect no more answers to packets sent so far."""
         self._facts.clear()
 
     def reset(self) -> None:
-        """Start over, as on a new connection."""
+        """Start over, for a new connection."""
         self._facts.clear()
         self._answered_early.clear()
 
@@ -73,7 +73,7 @@ class Window:
         return len(self._sizes) < WINDOW_MESSAGES and sum(self._sizes.facts) + payload_bytes <= WINDOW_BYTES
 
     def sent(self, packet: int, payload_bytes: int) -> None:
-        """Note a message that was handed to the client."""
+        """Note a message that went to the client."""
         self._sizes.sent(packet, payload_bytes)
 
     def acknowledged(self, packet: int) -> None:

@@ -1,7 +1,7 @@
-"""What coordinator and devices say to each other: topics and control messages. No I/O.
+"""The messages between coordinator and devices: topics and control messages. No I/O.
 
-Control messages are JSON, so that a person can watch a run with any MQTT client; models and updates travel as chunks of
-raw bytes, addressed by the SHA-256 of the whole. docs/reference/protocol.md walks through one round.
+Control messages are JSON: anyone can watch a run with any MQTT client. Models and updates travel as chunks of raw
+bytes, addressed by the SHA-256 of the whole. docs/reference/protocol.md walks through one round.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ __all__ = [
 ]
 
 TOPIC_TREE = "v1"
-"""Where both sides meet, whatever protocol they speak: it changes only if the announcements themselves must."""
+"""The root of all topics, for every protocol version. It changes only if the announcements themselves must."""
 CHUNK_BYTES = 96 * 1024
-"""Fits the smallest packet cap among common brokers (128 KB) with room for the topic."""
+"""Fits the smallest packet limit among common brokers (128 KB), with room for the topic."""
 MIN_CHUNK_BYTES = 1024
 MAX_CHUNK_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 1 << 30
 MAX_COHORT = 100_000
 MAX_DELTAS = 8
 MAX_BLOBS = 64
-"""A run has a dozen on the broker at a time."""
+"""A run has about a dozen on the broker at a time."""
 MAX_RANGES = 1000
-"""Of missing chunks in one grant: what is left out is asked for by the next one."""
+"""Missing chunks in one grant; the next grant asks for the rest."""
 MAX_EPOCHS = 10_000
-"""Of one local job, in any fleet; a signed manifest may allow fewer."""
+"""The limit for one local job in any fleet; a signed manifest may allow fewer."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Ed25519Signature = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{128})?\Z")]
@@ -73,14 +73,14 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A control message.
 
-    A field that it does not declare is ignored: a later version may have sent it. One that must not be ignored comes
+    Readers ignore undeclared fields: a later version may have sent them. A field that a reader must not ignore comes
     with a feature in `needs`. New fields are optional, with UNSET as their default. docs/reference/protocol.md has
     the whole rule.
     """
 
 
 class Blob(Message, frozen=True):
-    """A byte string that is fetched in chunks and known by its hash."""
+    """A byte string, identified by its hash and fetched in chunks."""
 
     sha256: Sha256
     bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOB_BYTES)]
@@ -88,24 +88,24 @@ class Blob(Message, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """How many chunks it is cut into; an empty blob is one empty chunk."""
+        """The number of chunks; an empty blob is one empty chunk."""
         return max(1, -(-self.bytes // self.chunk_bytes))
 
 
 class Delta(Message, frozen=True):
-    """A model as a difference to another, for devices that hold that other one."""
+    """A model as a difference to an earlier one, for devices that hold that one."""
 
     base: Sha256
     model: Blob
 
 
 class RunCertificate(Message, frozen=True):
-    """The operator's word that a key may lead a run of a fleet."""
+    """The operator's permission for a key to lead a run of a fleet."""
 
     fleet: Identifier
     run: Identifier
     serial: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
-    """Grows with every certificate of a fleet: a device that has seen one takes no task under an earlier one."""
+    """Grows with every certificate of a fleet. A device refuses tasks under certificates older than one it has seen."""
     key: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     """The run's Ed25519 public key, in hex."""
     signature: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}\Z")]
@@ -113,7 +113,7 @@ class RunCertificate(Message, frozen=True):
 
 
 class RoundTask(Message, frozen=True):
-    """Retained by the coordinator: what the fleet does now. A device that joins late or restarts reads it first."""
+    """The fleet's current task, retained by the coordinator. A device that joins late or restarts reads it first."""
 
     run: Identifier
     round: RoundNumber
@@ -130,65 +130,65 @@ class RoundTask(Message, frozen=True):
     seed: int
     deadline_unix_s: float
     codec: Codec = LOSSLESS
-    """How the values of updates travel; `codec_for` says how they travel without a base."""
+    """How the values of updates travel; `codec_for` gives the codec without a base."""
     deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)] = ()
-    """The model once more for devices that hold an earlier one, the latest of those first."""
+    """The model again, for devices that hold an earlier one; the latest base first."""
     protocol: VersionNumber = FIRST.protocol.newest
-    """The version that a reader of this message must speak, and in which devices answer."""
+    """The protocol version that readers must speak and devices answer in."""
     needs: Features | UnsetType = UNSET
-    """The features that a reader must have: one that lacks any of them refuses the task."""
+    """The features that a reader must have; a reader without one of them refuses the task."""
     speaks: Speaks | UnsetType = UNSET
     """What the coordinator reads."""
     software: Text = ""
-    """The coordinator's, for people."""
+    """The coordinator's software, for people to read."""
     signature: Ed25519Signature = ""
-    """The operator's signature of the manifest; devices of a secured fleet take no other."""
+    """The operator's signature of the manifest; devices of a secured fleet accept no other."""
     certificate: RunCertificate | None = None
-    """Whose word the task is, in a secured fleet."""
+    """Certifies the run key behind `proof`, in a secured fleet."""
     proof: Ed25519Signature = ""
-    """The run key's signature of the message up to here, so no field may follow: see security/run_seal.py."""
+    """The run key's signature of everything before it. No field may follow: see security/run_seal.py."""
 
 
 class Catalogue(Message, frozen=True):
-    """Retained by the coordinator: the blobs whose chunks it has published, so that its successor can withdraw them."""
+    """The coordinator's published blobs, retained. Its successor uses the list to withdraw them."""
 
     blobs: Annotated[tuple[Blob, ...], msgspec.Meta(max_length=MAX_BLOBS)]
 
 
 class Lease(Message, frozen=True):
-    """Retained by the coordinator that leads the fleet, with nothing as its last will; `asked` is never retained."""
+    """Retained by the coordinator that leads the fleet, with an empty last will; `asked` is never retained."""
 
     state: Literal["held", "asked"]
     holder: str
-    """New at every start of a coordinator."""
+    """New each time a coordinator starts."""
     run: Identifier
     place: str
     """Host and run directory."""
     since_unix_s: float
     answers: str = ""
-    """The holder's answer to whoever asked."""
+    """The holder's answer to another coordinator's question."""
 
 
 class DeviceStatus(Message, frozen=True):
-    """Retained by each device, with `offline` as its last will."""
+    """A device's retained status, with `offline` as its last will."""
 
     state: Literal["online", "offline"]
     boot_id: Text
-    """New at every start, so that an old will is not taken for a present absence."""
+    """New at every start: a will from an earlier start does not count as a present absence."""
     samples: Count = 0
     software: Text = ""
     unfit: Text = ""
-    """Why the device does not train; empty where it does. With `offline`, why it could not even start."""
+    """Why the device does not train; empty if it does. With `offline`, why it could not even start."""
     unfit_round: Count = 0
-    """The one round that `unfit` is about; 0 where it holds until the device says otherwise."""
+    """The one round that `unfit` applies to; 0 if it applies until the device says otherwise."""
     alarm: Text = ""
-    """What somebody tries on the device, such as forged tasks; empty where nothing was noticed since its start."""
+    """An attack the device has noticed since its start, such as forged tasks; empty if none."""
     speaks: Speaks | UnsetType = UNSET
-    """What the device reads; compatibility.FIRST where it does not say."""
+    """What the device reads; compatibility.FIRST if it does not say."""
 
 
 class Report(Message, frozen=True):
-    """What one round cost a device; sent with the offer, and again with the upload's own cost once it is accepted."""
+    """The cost of one round on a device; sent with the offer, and again with the upload's own cost after acceptance."""
 
     run: Identifier
     round: RoundNumber
@@ -202,20 +202,20 @@ class Report(Message, frozen=True):
     peak_rss_mb: float
     pid: int
     energy_hz: NonNegative = 0.0
-    """How often power was read; 0 where the meter counts energy itself."""
+    """How often power was sampled; 0 if the meter counts energy itself."""
     idle_w: NonNegative | None = None
-    """What the device draws without work, measured at its start; the phases' joules contain it."""
+    """The device's idle power, measured at its start; the joules of the phases include it."""
     regrown: Count | None = None
-    """Prunable weights that were zero in the round's model and not after training, before the update was pruned."""
+    """Prunable weights that were zero in the round's model but not after training; counted before pruning."""
 
 
 class Offer(Message, frozen=True):
-    """A device has an update for the round and asks to send it; repeated until answered, always with the same hash."""
+    """A device offers its update for the round. It repeats the offer until answered, always with the same hash."""
 
     run: Identifier
     round: RoundNumber
     base: Sha256
-    """The model id that training started from."""
+    """The id of the model that training started from."""
     update: Blob
     samples: Annotated[int, msgspec.Meta(ge=1)]
     report: Report
@@ -224,7 +224,7 @@ class Offer(Message, frozen=True):
 
 
 class Grant(Message, frozen=True, tag="grant"):
-    """Send these chunks, as half-open ranges; everything else has arrived."""
+    """Send these chunks, as half-open ranges; all others have arrived."""
 
     run: Identifier
     round: RoundNumber
@@ -233,7 +233,7 @@ class Grant(Message, frozen=True, tag="grant"):
 
 
 class Accepted(Message, frozen=True, tag="accepted"):
-    """The update is recorded durably; the device may forget it."""
+    """The coordinator has stored the update durably; the device may delete it."""
 
     run: Identifier
     round: RoundNumber
@@ -241,7 +241,7 @@ class Accepted(Message, frozen=True, tag="accepted"):
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """The update will not be taken, and why; the device drops it."""
+    """The coordinator refuses the update and says why; the device drops it."""
 
     run: Identifier
     round: RoundNumber
@@ -250,7 +250,7 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 class Wait(Message, frozen=True, tag="wait"):
-    """Others upload first, and why; the device asks again later."""
+    """Others upload first; the reason says why. The device asks again later."""
 
     run: Identifier
     round: RoundNumber
@@ -270,7 +270,7 @@ _DECODERS: dict[type[Message], msgspec.json.Decoder[Any]] = {
 
 @dataclass(frozen=True)
 class Topics:
-    """The topic tree of one fleet; no topic has more than seven slashes, which is what cloud brokers allow."""
+    """The topic tree of one fleet. No topic has more than seven slashes: cloud brokers allow no more."""
 
     fleet: str
 
@@ -285,12 +285,12 @@ class Topics:
 
     @property
     def lease(self) -> str:
-        """Coordinators among themselves, retained, with a last will: the Lease."""
+        """Between coordinators, retained, with a last will: the Lease."""
         return f"{self.root}/lease"
 
     @property
     def catalogue(self) -> str:
-        """Coordinators among themselves, retained: the Catalogue."""
+        """Between coordinators, retained: the Catalogue."""
         return f"{self.root}/blobs"
 
     def chunk(self, blob: str, index: int | Literal["+"]) -> str:
@@ -322,7 +322,7 @@ class Topics:
         return f"{self.root}/enrol/req/{device}"
 
     def enrol_reply(self, connection: str) -> str:
-        """Coordinator to one newcomer, known by the client id of its connection: an EnrolReply."""
+        """Coordinator to one newcomer, addressed by its connection's client id: an EnrolReply."""
         return f"{self.root}/enrol/reply/{connection}"
 
     def parse(self, topic: str) -> tuple[str, ...]:
@@ -341,26 +341,26 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes, kind: type[Decoded]) -> Decoded:
-    """Read a control message; raises FrameError that says what does not fit.
+    """Read a control message; raises FrameError that says what is wrong.
 
-    A VersionError is one that says which side to upgrade.
+    A VersionError also says which side to upgrade.
     """
     decoder: msgspec.json.Decoder[Decoded] = _DECODERS.get(kind) or msgspec.json.Decoder(kind)
     return _decode(payload, decoder, kind.__name__)
 
 
 def decode_reply(payload: bytes) -> Reply:
-    """Read what the coordinator answered to an offer."""
+    """Read the coordinator's answer to an offer."""
     return _decode(payload, _REPLY_DECODER, "reply")
 
 
 def _decode(payload: bytes, decoder: msgspec.json.Decoder[T], kind: str) -> T:
     try:
-        # What a message needs comes first: it explains why the rest may be unreadable.
+        # Check the demand first: it explains why the rest may be unreadable.
         require_understood(read_demand(payload))
         return decoder.decode(payload)
     except VersionError:
         raise
-    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    # Invalid UTF-8 and very deep nesting raise their own errors.
     except (FrameError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"not a valid {kind}: {error}") from error

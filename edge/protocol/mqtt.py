@@ -1,10 +1,10 @@
 """The channel over MQTT, for devices and coordinator alike.
 
-A link never relies on a session kept by the broker. After every connect it renews its subscriptions and, once the
-broker has confirmed them, reports `Connected`; messages may arrive before that.
+A link never relies on a session kept by the broker. After every connect it renews its subscriptions. It reports
+`Connected` once the broker has confirmed them; messages may arrive earlier.
 
-The client's network thread calls the link back: to queue what arrived, to keep the books, and to pause between
-attempts to reconnect. Everything else happens in the owner's thread.
+The client's network thread calls the link back to queue arrivals, to track acknowledgements, and to pause between
+reconnect attempts. Everything else happens in the owner's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECONNECT_JITTER_S: Final = 2.0
 
 
 class Link:
-    """A `Channel` to a broker that comes back by itself. One thread owns it; it may be opened once."""
+    """A `Channel` to a broker that reconnects by itself. One thread owns it; it opens only once."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Link:
         tls: Tls | None = None,
         login: tuple[str, str] | None = None,
     ) -> None:
-        """A link that is not open yet; raises SecurityError if it would leave this machine in the clear.
+        """Create a closed link; raises SecurityError if it would leave this machine unencrypted.
 
-        `login` is a name and a password, for a broker that asks for them.
+        `login` is a name and a password, for brokers that require them.
         """
         require_tls(host, tls, what="the MQTT broker")
         self._tls_files = tls
@@ -74,34 +74,34 @@ class Link:
         self._up = False
         self._opened = False
         self._gone = False
-        """Whether the first connection, which `open` waits for, has ended."""
+        """Whether the first connection, the one `open` waits for, has ended."""
         self._is_mqtt_5 = False
         self._packet_limit: int | None = None
 
     @property
     def _is_device(self) -> bool:
-        """Whether the last will has something to say: a device's says that it is offline."""
+        """Whether the last will has content. Only a device's has: it says that the device is offline."""
         return self._will is not None and bool(self._will[1])
 
     @property
     def is_refused(self) -> bool:
-        """Whether the broker is there and does not let this device in; trying again soon is of no use."""
+        """Whether the broker is up but refuses this device; retrying soon is pointless."""
         return self._admission.trouble is not None
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the broker refused the name or the password the last time."""
+        """Whether the broker's last refusal was about the name or the password."""
         return self._admission.is_unknown
 
     @property
     def chunk_bytes(self) -> int:
-        """What every cloud broker takes, or more if this one says that it does."""
+        """A size that every cloud broker accepts, or more if this broker allows it."""
         return chunk_bytes_within(self._packet_limit) if self._is_mqtt_5 else CHUNK_BYTES
 
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self, timeout_s: float = 10.0) -> None:
-        """Connect, with MQTT 5 if the broker speaks it and 3.1.1 if not; raises LinkError after `timeout_s`."""
+        """Connect, with MQTT 5 if the broker speaks it, else 3.1.1; raises LinkError after `timeout_s`."""
         until_s = time.monotonic() + timeout_s
         problem, self._admission.trouble = "no answer", None
         self._reload_identity()
@@ -122,7 +122,7 @@ class Link:
                 problem = "it closed the connection or did not answer"
                 why = self._admission.why(None)
             if why:
-                # Waiting changes neither the broker nor this device.
+                # Waiting will change neither the broker nor this device.
                 self._admission.trouble = why
                 raise LinkError(f"cannot connect to the MQTT broker at {self.host}:{self.port}: {why}")
             self._closing.wait(min(RETRY_OPEN_S, max(0.0, until_s - time.monotonic())))
@@ -132,7 +132,7 @@ class Link:
         )
 
     def _try_open(self, timeout_s: float, *, is_mqtt_5: bool) -> bool:
-        """One attempt; False if the broker refused or kept silent. Raises OSError if there is none."""
+        """Try once; False if the broker refused or kept silent. Raises OSError if there is none."""
         with self._changed:
             self._admission.refusal, self._gone = None, False
             self._is_mqtt_5 = is_mqtt_5
@@ -140,7 +140,7 @@ class Link:
             self,
             identity=self.identity,
             is_mqtt_5=is_mqtt_5,
-            # A coordinator has none: the broker would queue whole updates while it is away.
+            # Coordinators keep no session: the broker would queue whole updates while they are away.
             keeps_session=self._is_device,
             will=self._will,
             tls=self._tls,
@@ -161,7 +161,7 @@ class Link:
             reload_identity(self._tls, self._tls_files)
 
     def close(self) -> None:
-        """Wait briefly for unacknowledged messages, then disconnect properly: no last will is sent."""
+        """Wait briefly for unacknowledged messages, then disconnect cleanly: the broker sends no last will."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -179,7 +179,7 @@ class Link:
     # ---- what the owner does -----------------------------------------------------------------------------------------
 
     def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
-        """Ask for matching topics, now and after every reconnect; asking again brings retained messages again."""
+        """Subscribe now and after every reconnect; subscribing again delivers retained messages again."""
         with self._changed:
             self._subscriptions.add(pattern, as_published=as_published)
             client = self._client if self._up else None
@@ -187,7 +187,7 @@ class Link:
             self._send_subscribe(client, pattern)
 
     def unsubscribe(self, pattern: str) -> None:
-        """Stop asking, and drop what is still on its way."""
+        """Unsubscribe, and drop messages still on their way."""
         with self._changed:
             self._subscriptions.remove(pattern)
             client = self._client if self._up else None
@@ -197,8 +197,8 @@ class Link:
     def publish(self, topic: str, payload: bytes, *, retain: bool = False, timeout_s: float = 30.0) -> None:
         """Hand a message to the broker with QoS 1.
 
-        Blocks while the link is down or too much is unacknowledged; raises LinkError after `timeout_s`. The message is
-        repeated over reconnects. Even if the broker takes it, perhaps nobody gets it.
+        Blocks while the link is down or too much is unacknowledged; raises LinkError after `timeout_s`. The client
+        repeats the message after a reconnect. Even if the broker accepts it, it may reach nobody.
         """
         client = self._client
         if client is None:
@@ -226,7 +226,7 @@ class Link:
         )
 
     def receive(self, timeout_s: float) -> Event | None:
-        """The next message or event, or None after `timeout_s`; 0 looks without waiting."""
+        """The next message or event, or None after `timeout_s`; 0 does not wait."""
         self._check_silence()
         return self._arrivals.take(timeout_s)
 
@@ -248,7 +248,7 @@ class Link:
     # ---- what the client reports, in the network thread --------------------------------------------------------------
 
     def before_reconnect(self) -> None:
-        """Spread the reconnects of a fleet that lost its broker, and ask ever less often if that refuses this link."""
+        """Spread out a fleet's reconnects after a broker failure, and back off if the broker refuses this link."""
         wait_s = self._admission.before_retry()
         if self._closing.wait(wait_s + random.uniform(0, RECONNECT_JITTER_S)):
             raise ConnectionAbortedError("the link is closing")
@@ -270,7 +270,7 @@ class Link:
             self._packet_limit = packet_limit
             self._subscriptions.reset()
             patterns = list(self._subscriptions.patterns)
-        # Subscriptions first: a publisher may be waiting for the answer to what it publishes.
+        # Subscribe first: a publisher may be waiting for the answer to its message.
         for pattern in patterns:
             self._send_subscribe(client, pattern)
         with self._changed:
@@ -281,7 +281,7 @@ class Link:
             self._send_subscribe(client, pattern)
         if back:
             log.info("connected to the broker at %s:%d again", self.host, self.port)
-        # amqtt may lose a message that comes before it has dealt with a subscription, so the owner is told after that.
+        # amqtt may lose a message that arrives before it has handled a subscription, so tell the owner only afterwards.
         with self._changed:
             if self._subscriptions.begin_renewal():
                 self._arrivals.put(Connected())
@@ -297,14 +297,14 @@ class Link:
             log.warning("lost the broker at %s:%d: %s; connecting again%s", self.host, self.port, problem, hint)
 
     def _give_up_opening(self, client: MqttClient) -> None:
-        """Keep a first connection that failed from being tried again: `open` decides about that."""
+        """Stop the client from retrying a failed first connection: `open` decides what to do."""
         if not self._opened:
             client.give_up()
 
     def received(self, topic: str, payload: bytes, retained: bool) -> None:
         with self._changed:
             self._subscriptions.heard(time.monotonic())
-            # Some brokers deliver what others asked for.
+            # Some brokers deliver messages that only others subscribed to.
             wanted = any(topic_matches(pattern, topic) for pattern in self._subscriptions.patterns)
         if wanted:
             self._arrivals.put(Received(topic, payload, retained))

@@ -1,7 +1,7 @@
 """One MQTT client with our settings, in plain Python values. The only file that imports paho.
 
-MQTT 5 adds what makes a fleet cheaper for its broker: limits on packets, expiry of messages and sessions, and the
-retain flag as the sender set it. With 3.1.1 everything still works without them.
+MQTT 5 makes a fleet cheaper for its broker: packet limits, expiry of messages and sessions, and the sender's retain
+flag. Everything also works with 3.1.1, without these.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ __all__ = ["ClientOwner", "MqttClient", "Will", "speaks_mqtt_5", "topic_matches"
 log = logging.getLogger(__name__)
 
 KEEPALIVE_S: Final = 20
-"""A broker gives up a silent client after one and a half times this, and Mosquitto checks every 6 s: the last will goes
-out after 36 s at most. We ask for no delay of the will. Mosquitto 2.0 holds delayed wills back for as long as other
-clients keep leaving, and a device that is back in seconds loses nothing by having been called offline."""
+"""A broker drops a silent client after 1.5 times this, and Mosquitto checks every 6 s: the last will goes out after at
+most 36 s. We ask for no will delay. Mosquitto 2.0 holds delayed wills back as long as other clients keep leaving, and
+a device that returns within seconds loses nothing by being called offline for a moment.
+"""
 RECONNECT_MIN_S: Final = 1
 RECONNECT_MAX_S: Final = 5
-"""With the link's jitter, everybody is back within 7 s of the broker, however long it was away."""
+"""With the link's jitter, every client is back within 7 s of the broker's return, however long the outage."""
 SESSION_EXPIRY_S: Final = 60
 MESSAGE_EXPIRY_S: Final = 600
-"""Whatever is not retained is asked for again long before."""
+"""Messages that are not retained are requested again long before this."""
 RECEIVE_MAXIMUM: Final = 4
-"""How many messages the broker may have under way to us. A stalled device costs it four chunks of memory."""
+"""How many unacknowledged messages the broker may send us. A stalled device costs it four chunks of memory."""
 MAX_PACKET_BYTES: Final = 8 * 1024 * 1024
 
 _UNSUPPORTED_VERSION: Final = 0x84
@@ -56,40 +57,40 @@ Will = tuple[str, bytes]
 
 
 class ClientOwner(Protocol):
-    """What a client calls, always in its network thread. Only `before_reconnect` may block."""
+    """The callbacks of a client, always in its network thread. Only `before_reconnect` may block."""
 
     def before_reconnect(self) -> None:
-        """Another attempt is about to begin; raises OSError to call it off."""
+        """Another attempt is about to begin; raises OSError to cancel it."""
 
     def connect_failed(self, error: BaseException | None) -> None:
-        """An attempt ended before the broker could answer."""
+        """An attempt failed before the broker could answer."""
 
     def connected(self, client: MqttClient, packet_limit: int | None) -> None:
-        """The broker let us in; it takes packets up to `packet_limit` bytes, if it says so."""
+        """The broker admitted us; it takes packets up to `packet_limit` bytes, if it states a limit."""
 
     def refused(self, client: MqttClient, refusal: Refusal) -> None:
         """The broker answered, and refused us."""
 
     def disconnected(self, client: MqttClient, problem: str | None) -> None:
-        """The connection is over; `problem` is None if that was intended."""
+        """The connection has ended; `problem` is None if that was intended."""
 
     def received(self, topic: str, payload: bytes, retained: bool) -> None:
-        """A message arrived, perhaps one that we never asked for."""
+        """A message arrived, perhaps one that we did not subscribe to."""
 
     def acknowledged(self, packet: int, problem: str | None) -> None:
         """The broker answered a PUBLISH; `problem` says why it refused."""
 
     def subscribed(self, packet: int, problems: list[str]) -> None:
-        """The broker answered a SUBSCRIBE; `problems` say what it refused."""
+        """The broker answered a SUBSCRIBE; `problems` lists its refusals."""
 
 
 def topic_matches(pattern: str, topic: str) -> bool:
-    """Whether a subscription to `pattern` asks for `topic`."""
+    """Whether a subscription to `pattern` covers `topic`."""
     return topic_matches_sub(pattern, topic)
 
 
 def speaks_mqtt_5(host: str, port: int, tls: ssl.SSLContext | None, timeout_s: float) -> bool:
-    """Whether the broker understands MQTT 5, tried with a bare CONNECT; raises OSError if no broker is there.
+    """Whether the broker speaks MQTT 5, tested with a bare CONNECT; raises OSError if there is no broker.
 
     A broker without MQTT 5 should refuse a full CONNECT at once, but amqtt misreads its properties and will as lengths
     and hangs.
@@ -109,7 +110,7 @@ def speaks_mqtt_5(host: str, port: int, tls: ssl.SSLContext | None, timeout_s: f
 
 
 class MqttClient:
-    """A client in one version of MQTT, which reconnects by itself once it has been connected."""
+    """A client for one version of MQTT. It reconnects by itself once it has been connected."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class MqttClient:
         self.is_mqtt_5 = is_mqtt_5
         self._owner = owner
         self._keeps_session = keeps_session
-        # Clean sessions: we ask again for whatever the broker would have kept. MQTT 5 only saves some of the asking.
+        # Clean sessions: we request again whatever the broker would have kept. MQTT 5 only saves some requests.
         self._client = Client(
             CallbackAPIVersion.VERSION2,
             client_id=identity,
@@ -163,11 +164,11 @@ class MqttClient:
         self._client.loop_start()
 
     def give_up(self) -> None:
-        """Do not reconnect."""
+        """Stop reconnecting."""
         self._client.disconnect()
 
     def leave(self) -> None:
-        """Disconnect properly, and drop what is unacknowledged."""
+        """Disconnect cleanly, and drop unacknowledged messages."""
         # The network thread does not end while messages wait to be acknowledged.
         self._client.drop_out_messages()
         ends_session = self.is_mqtt_5 and self._keeps_session
@@ -179,7 +180,7 @@ class MqttClient:
         self._client.loop_stop()
 
     def cut(self) -> None:
-        """End the TCP connection under the client, whose network thread then notices the loss."""
+        """Cut the TCP connection under the client; its network thread then notices the loss."""
         connection = self._client.socket()
         if isinstance(connection, socket.socket):
             try:
@@ -189,7 +190,7 @@ class MqttClient:
 
     def subscribe(self, pattern: str, *, as_published: bool) -> int | None:
         """Send a SUBSCRIBE with QoS 1; returns its packet id, or None if it could not be sent."""
-        # paho takes options with MQTT 5 only, and a QoS with either.
+        # paho accepts options only with MQTT 5, a QoS with either version.
         if as_published and self.is_mqtt_5:
             options = SubscribeOptions(qos=1, retainAsPublished=True)
             return self._client.subscribe(pattern, options=options)[1]
@@ -210,7 +211,7 @@ class MqttClient:
     # ---- what paho calls, in the network thread ----------------------------------------------------------------------
 
     def _on_connect_fail(self, client: Client, userdata: Any) -> None:
-        # paho calls this while it handles the error, and does not hand it on.
+        # paho calls this inside its exception handler and does not pass the error.
         self._owner.connect_failed(sys.exc_info()[1])
 
     def _on_connect(

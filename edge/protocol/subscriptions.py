@@ -1,4 +1,4 @@
-"""What a link has subscribed to, and which requests the broker has yet to answer. No I/O and no lock."""
+"""A link's subscriptions, and the requests that the broker has yet to answer. No I/O and no lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SILENCE_S: Final = 15.0
 
 
 class Subscriptions:
-    """The patterns of one link. They outlive a connection; the unanswered requests do not."""
+    """The patterns of one link. They outlive a connection; unanswered requests do not."""
 
     def __init__(self) -> None:
         self.patterns: list[str] = []
@@ -23,7 +23,7 @@ class Subscriptions:
         self._heard_s = 0.0
 
     def add(self, pattern: str, *, as_published: bool) -> None:
-        """Ask for a pattern on this connection and on all later ones."""
+        """Subscribe to a pattern on this connection and all later ones."""
         if pattern not in self.patterns:
             self.patterns.append(pattern)
         if as_published:
@@ -34,19 +34,19 @@ class Subscriptions:
             self.patterns.remove(pattern)
 
     def is_as_published(self, pattern: str) -> bool:
-        """Whether messages for the pattern keep the retain flag that their sender gave them."""
+        """Whether messages for the pattern keep their sender's retain flag."""
         return pattern in self._as_published
 
     def reset(self) -> None:
-        """Forget the requests of the connection before this one."""
+        """Forget the previous connection's requests."""
         self._unanswered.reset()
 
     def sent(self, packet: int, now_s: float) -> None:
-        """Note a SUBSCRIBE that was handed to the client."""
+        """Note a SUBSCRIBE that went to the client."""
         self._unanswered.sent(packet, now_s)
 
     def begin_renewal(self) -> bool:
-        """Note that all patterns were asked for again; True if the broker has answered every request already."""
+        """Note that all patterns were requested again; True if the broker has already answered every request."""
         self._renewing = self._unanswered.ids
         return not self._renewing
 
@@ -62,7 +62,7 @@ class Subscriptions:
         self._heard_s = now_s
 
     def take_silence(self, now_s: float) -> bool:
-        """Whether the broker has forgotten the connection; says so once for the requests so far."""
+        """Whether the broker has forgotten the connection; reports it once for the requests so far."""
         asked_s = min(self._unanswered.facts, default=None)
         if asked_s is None or now_s - max(asked_s, self._heard_s) < SILENCE_S:
             return False

@@ -1,4 +1,4 @@
-"""Who may be talked to in the clear, and how everybody else is: TLS with one pinned authority."""
+"""Plain connections on this machine only; everywhere else TLS with one pinned authority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Tls", "client_context", "is_loopback", "reload_identity", "require_t
 
 @dataclass(frozen=True)
 class Tls:
-    """What a connection is secured with: the one authority that is trusted, and who we are, if anybody yet."""
+    """A connection's credentials: the one trusted authority, and our own certificate, if we have one yet."""
 
     ca: Path
     certificate: Path | None = None
@@ -23,7 +23,7 @@ class Tls:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, whatever the network says: names other than localhost are not looked up."""
+    """Whether a host is this machine. Looks up no name: only localhost and loopback addresses count."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def require_tls(host: str, tls: Tls | None, *, what: str) -> None:
-    """Refuse to talk or listen in the clear anywhere but on this machine; raises SecurityError."""
+    """Refuse unencrypted connections and listeners beyond this machine; raises SecurityError."""
     if tls is None and not is_loopback(host):
         raise SecurityError(
             f"{what} is at {host}, which is not this machine, and no TLS is configured; use 127.0.0.1, or secure the "
@@ -40,7 +40,7 @@ def require_tls(host: str, tls: Tls | None, *, what: str) -> None:
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """A context that checks the other side's certificate and name against the pinned authority alone."""
+    """A context that checks the peer's certificate and name against the pinned authority alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = _Socket
@@ -48,22 +48,22 @@ def client_context(tls: Tls) -> ssl.SSLContext:
         context.load_verify_locations(cafile=tls.ca)
         if tls.certificate is not None:
             context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         files = ", ".join(str(path) for path in (tls.ca, tls.certificate, tls.key) if path is not None)
         raise SecurityError(f"cannot use the TLS files {files}: {error}; enrol again or copy them again") from error
     return context
 
 
 def reload_identity(context: ssl.SSLContext, tls: Tls) -> None:
-    """Let the next connection show the certificate that is on disk now: the device may have been enrolled again."""
+    """Make the next connection use the certificate now on disk: the device may have enrolled again."""
     if tls.certificate is not None:
-        # While an enrolment is under way the files do not fit each other; the ones before are kept then.
+        # During an enrolment the files do not match each other; keep the previous ones then.
         with contextlib.suppress(OSError):
             context.load_cert_chain(tls.certificate, tls.key)
 
 
 class _Socket(ssl.SSLSocket):
-    """Closes itself where the handshake fails: the MQTT client forgets a socket that it could not use."""
+    """Closes itself if the handshake fails: the MQTT client forgets a socket that it could not use."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:

@@ -1,1 +1,1 @@
-"""Who is who: identities, enrolment, and the signatures on artifacts, tasks, updates and wheels."""
+"""Identities, enrolment, and the signatures on artifacts, tasks, updates and wheels."""

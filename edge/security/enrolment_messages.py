@@ -1,7 +1,7 @@
-"""How a new device becomes a member: what it is given, what it asks, what it is answered.
+"""How a new device joins: the file it gets, its request, and the reply.
 
-The operator gives a device one file, `sparsyedge-device.json`: who it is, where its coordinator is, whom it trusts, and
-a token that is good for one enrolment. `sparsyedge edge enrol` turns the file into an identity.
+The operator gives a device one file, `sparsyedge-device.json`: its name, its coordinator's address, the authority it
+trusts, and a token for one enrolment. `sparsyedge edge enrol` turns the file into an identity.
 docs/explanation/security.md describes the file and the exchange.
 """
 
@@ -36,9 +36,9 @@ DEVICE_FILE_NAME = "sparsyedge-device.json"
 DEVICE_FILE_VERSION = 1
 MAX_FILE_BYTES = 64 * 1024
 MAX_UNIX_S = 253_402_300_799
-"""The end of the year 9999, the last that calendars agree about."""
+"""The end of the year 9999, the last year that all calendar code supports."""
 MAX_REQUEST_BYTES = 16 * 1024
-"""An EnrolRequest is smaller than 10 KiB: its certificate request is the longest part, and a Pem."""
+"""An EnrolRequest is smaller than 10 KiB; its longest part is the certificate request, a Pem."""
 
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z")]
@@ -49,31 +49,31 @@ Nonce = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class DeviceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """sparsyedge-device.json: everything that a new device must be told; a secret while it has its token."""
+    """sparsyedge-device.json: everything a new device needs to know. Secret as long as it holds a token."""
 
     version: Literal[1]
     device: Identifier
     fleet: Identifier
     host: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    """Where the broker is; its certificate must name this host."""
+    """The broker's host; its certificate must name it."""
     port: Port
-    """Of the listener for enrolled devices."""
+    """The port for enrolled devices."""
     enrol_port: Port
-    """Of the listener that takes new ones."""
+    """The port for new devices."""
     ca: Pem
-    """The certificate of the authority that this device trusts, and no other."""
+    """The certificate of the only authority that this device trusts."""
     signing_key: SigningKey
-    """What artifacts must be signed with."""
+    """The key that must have signed all artifacts."""
     token: Token | None = None
-    """Good for one enrolment of this device; taken out of the file by the enrolment."""
+    """Good for one enrolment of this device, which removes it from the file."""
     token_until: Annotated[int, msgspec.Meta(ge=0, le=MAX_UNIX_S)] | None = None
-    """When the token expires, in seconds since 1970, for whoever handles the file; the coordinator goes by its own."""
+    """When the token expires, in seconds since 1970. For people; the coordinator uses its own record."""
     data: DataConfig | None = None
-    """What the device trains on; without it somebody writes the device's config."""
+    """The device's data; without it, someone must write the device's config by hand."""
 
 
 class EnrolRequest(Message, frozen=True):
-    """A new device asks for a certificate; `reply` is the client id of its connection, which its answer is sent to."""
+    """A new device asks for a certificate; `reply` is its connection's client id, where the answer goes."""
 
     device: Identifier
     token: Token
@@ -82,14 +82,14 @@ class EnrolRequest(Message, frozen=True):
 
 
 class Enrolled(Message, frozen=True, tag="enrolled"):
-    """The device is a member and this is its certificate; asked again with the same key, the same one is given."""
+    """The device is a member and this is its certificate; the same key always gets the same certificate."""
 
     device: Identifier
     certificate: Pem
 
 
 class NotEnrolled(Message, frozen=True, tag="refused"):
-    """The device is not taken, and why."""
+    """The coordinator refuses the device and says why."""
 
     device: Identifier
     reason: str
@@ -99,7 +99,7 @@ EnrolReply = Enrolled | NotEnrolled
 
 
 def token_sha256(token: str) -> str:
-    """What a newcomer shows the broker for its token, and all that the coordinator keeps of it.
+    """The hash of a token: a newcomer shows it to the broker, and the coordinator stores nothing else.
 
     Plain SHA-256 is enough for 256 random bits: there is nothing to guess.
     """
@@ -107,7 +107,7 @@ def token_sha256(token: str) -> str:
 
 
 def read_device_file(path: Path) -> DeviceFile:
-    """The file that the operator made for this device; raises SecurityError that says what does not fit."""
+    """Read the operator's file for this device; raises SecurityError that says what is wrong."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES)
@@ -117,17 +117,17 @@ def read_device_file(path: Path) -> DeviceFile:
 
 
 def parse_device_file(content: bytes, name: str) -> DeviceFile:
-    """The same of a file's content, called `name` in the error."""
+    """Parse the content of such a file; errors call it `name`."""
     try:
         return msgspec.json.decode(content, type=DeviceFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # The message names a key and never a value: the token is one.
+        # The message names a key and never a value: the token is a value.
         raise SecurityError(
             f"{name} is not a valid {DEVICE_FILE_NAME}: {error}; make it with `sparsyedge coordinator token`"
         ) from error
 
 
 def write_device_file(path: Path, device: DeviceFile) -> None:
-    """Write the file, readable by its owner alone."""
+    """Write the file, readable only by its owner."""
     content = msgspec.json.format(msgspec.json.encode(device), indent=2) + b"\n"
     write_atomically(path, content, private=True)

@@ -1,4 +1,4 @@
-"""A device's identity on its disk: its own key, its certificate, and whom it trusts."""
+"""A device's identity on disk: its own key, its certificate, and the authority it trusts."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TOKEN_MARK_NAME = "token.sha256"
 
 @dataclass(frozen=True)
 class Identity:
-    """The folder that `sparsyedge edge enrol` makes; nobody but its owner may read the key in it."""
+    """The folder that `sparsyedge edge enrol` makes; only its owner may read its key."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: Path) -> Identity:
-        """The identity of a device that is enrolled; raises SecurityError where it is not whole or not private."""
+        """Open an enrolled device's identity; raises SecurityError if it is incomplete or not private."""
         identity = cls(folder)
         for name in (CA_NAME, CERTIFICATE_NAME, KEY_NAME, SIGNING_KEY_NAME):
             if not (folder / name).is_file():
@@ -52,27 +52,27 @@ class Identity:
 
     @property
     def tls(self) -> Tls:
-        """What this device's connections are secured with."""
+        """The credentials for this device's connections."""
         return Tls(self.folder / CA_NAME, self.folder / CERTIFICATE_NAME, self.folder / KEY_NAME)
 
     @property
     def trust(self) -> Tls:
-        """The same before there is a certificate: the authority alone."""
+        """The authority alone, for connections before there is a certificate."""
         return Tls(self.folder / CA_NAME)
 
     @property
     def signing_key(self) -> str:
-        """The Ed25519 public key, in hex, that artifacts must be signed with."""
+        """The Ed25519 public key, in hex, that must have signed all artifacts."""
         return (self.folder / SIGNING_KEY_NAME).read_text(encoding="ascii").strip()
 
     def sign(self, content: bytes) -> bytes:
-        """This device's signature of something, which anybody with its certificate can check."""
+        """Sign `content` with this device's key; anyone with its certificate can check the signature."""
         return self._key().sign(content, ec.ECDSA(hashes.SHA256()))
 
     def begin(self, *, ca: str, signing_key: str, token: str) -> ec.EllipticCurvePrivateKey:
-        """Keep whom the device trusts, and make it a key for this token.
+        """Store the trusted authority and signing key, and make a key for this token.
 
-        An enrolment that was cut short goes on with the key that it made: the token may be used up for it already.
+        An interrupted enrolment continues with the key it made: the token may already be spent on it.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -89,7 +89,7 @@ class Identity:
         return self._key()
 
     def is_of(self, device: str) -> bool:
-        """Whether this is the identity of that device."""
+        """Whether this identity belongs to that device."""
         try:
             self._check((self.folder / CERTIFICATE_NAME).read_text(encoding="ascii"), device)
         except (SecurityError, UnicodeDecodeError):
@@ -97,7 +97,7 @@ class Identity:
         return True
 
     def finish(self, certificate: str, *, device: str) -> None:
-        """Keep the certificate; raises SecurityError unless it is for this device and key, by the pinned authority."""
+        """Store the certificate; raises SecurityError unless the pinned authority issued it for this device and key."""
         self._check(certificate, device)
         write_atomically(self.folder / CERTIFICATE_NAME, certificate.encode())
 
@@ -108,7 +108,7 @@ class Identity:
             issued.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature) as error:
             raise SecurityError(
-                f"the certificate for {device} is not one of the pinned authority: {error or 'bad signature'}"
+                f"the certificate for {device} is not from the pinned authority: {error or 'bad signature'}"
             ) from error
         names = [name.value for name in issued.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [device] or issued.public_key() != self._key().public_key():
@@ -126,14 +126,14 @@ class Identity:
 
 
 def make_csr(key: ec.EllipticCurvePrivateKey, device: str) -> str:
-    """A request, as PEM, to certify that the key is the device's."""
+    """A PEM request to certify the key for the device."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, device)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key as PEM, not encrypted: a device starts with nobody there to type a password."""
+    """The key as PEM, unencrypted: nobody is there to type a password when a device starts."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -1,9 +1,9 @@
-"""What makes a task the operator's: a run key that the fleet's signing key certifies, and its signature of the task.
+"""Proves that a task comes from the operator: the fleet's signing key certifies a run key, which signs the task.
 
     signing key (pinned by devices) --certifies--> run key --signs--> every task of the run
 
-The run key signs the bytes of the message as they travel, up to the last field, which is the signature itself. So a
-device can tell whose word a task is before it tries to understand it.
+The run key signs the message bytes as they travel, up to the last field, which holds the signature. So a device can
+tell who wrote a task before it parses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparsyedge.edge.protocol.messages import RoundTask, RunCertificate, encode
 
 __all__ = ["certify", "check_certificate", "check_seal", "seal"]
 
-# They go before what is signed, so that nothing else that a key may ever sign passes for one of these.
+# Prefixes for the signed bytes: no other signature by these keys can pass for one of these.
 RUN_CONTEXT = b"sparsyedge run 1\n"
 TASK_CONTEXT = b"sparsyedge task 1\n"
 PROOF = b',"proof":"'
@@ -26,13 +26,13 @@ TAIL_BYTES = len(PROOF) + PROOF_DIGITS + len(b'"}')
 
 
 def certify(run_key: str, *, fleet: str, run: str, serial: int, signing_key: Ed25519PrivateKey) -> RunCertificate:
-    """Let the holder of a run key (public, in hex) lead a run."""
+    """Allow the holder of a run key (public, in hex) to lead a run."""
     signature = signing_key.sign(_statement(fleet, run, serial, run_key)).hex()
     return RunCertificate(fleet=fleet, run=run, serial=serial, key=run_key, signature=signature)
 
 
 def check_certificate(certificate: RunCertificate, *, fleet: str, signing_key: str) -> None:
-    """Raise SecurityError unless the owner of the signing key (public, in hex) lets this run key lead in this fleet."""
+    """Raise SecurityError unless the signing key (public, in hex) certifies this run key for this fleet."""
     if certificate.fleet != fleet:
         raise SecurityError(f"its run key is certified for fleet {certificate.fleet}, this is fleet {fleet}")
     statement = _statement(certificate.fleet, certificate.run, certificate.serial, certificate.key)

@@ -1,7 +1,7 @@
-"""Signatures of artifacts and of updates.
+"""Signatures of artifacts and updates.
 
-The operator signs the manifest (Ed25519), which has the hash of every file. A device signs each of its offers (ECDSA,
-with the key of its certificate), which have the hash of the update.
+The operator signs the manifest (Ed25519), which contains the hash of every file. A device signs each of its offers
+(ECDSA, with the key of its certificate), which contain the hash of the update.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["CONTEXT", "SIGNATURE_NAME", "check_library", "check_signature", "upd
 
 SIGNATURE_NAME = "manifest.sig"
 CONTEXT = b"sparsyedge manifest 1\n"
-"""Goes before the manifest, so that nothing else that the key may ever sign passes for one."""
+"""Prefix for the manifest: no other signature by this key can pass for a manifest's."""
 UPDATE_CONTEXT = b"sparsyedge update 1\n"
 
 
 def check_signature(manifest: bytes, signature: str, *, signing_key: str) -> None:
-    """Raise ArtifactError unless the manifest was signed with the pinned key; key and signature are hex."""
+    """Raise ArtifactError unless the pinned key signed the manifest; key and signature are hex."""
     advice = "sign the artifacts with `sparsyedge coordinator sign`"
     if not signature:
         raise ArtifactError(f"the artifacts are not signed, and this device takes only signed ones; {advice}")
@@ -52,6 +52,6 @@ def check_library(manifest: Manifest, library: Path) -> None:
 
 
 def update_statement(offer: Offer, *, fleet: str, device: str) -> bytes:
-    """What a device says with the signature of an offer: this update is mine, for this round, and weighs so much."""
+    """The bytes a device signs with an offer: this update is mine, for this round, from this many samples."""
     facts = (fleet, device, offer.run, offer.round, offer.base, offer.update.sha256, offer.update.bytes, offer.samples)
     return UPDATE_CONTEXT + msgspec.json.encode(facts)

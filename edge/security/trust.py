@@ -1,7 +1,7 @@
-"""Which tasks a device of a secured fleet believes: those of a certified run key that are not older than what it knows.
+"""Which tasks a device of a secured fleet accepts: those by a certified run key, and none older than the last it saw.
 
-What a device knows is the highest certificate and round that it has seen, in one small file that outlives restarts.
-There is no expiry: boards have no clock.
+The device remembers the highest certificate and round it has seen, in one small file that survives restarts.
+Nothing expires: boards have no clock.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Trust"]
 log = logging.getLogger(__name__)
 
 LOG_AGAIN_S = 60.0
-"""Whoever forges tasks can send many; the log has room for one line a minute."""
+"""A forger can send many tasks; we log at most one line a minute."""
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """What is read of a message before it is known whose it is."""
+    """The part of a message that we read before we know who wrote it."""
 
     run: Identifier
     round: RoundNumber
@@ -36,26 +36,26 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """The latest task that was believed. Later certificates come with rounds of their own, so this is all."""
+    """The latest accepted task. Later certificates come with their own rounds, so one record is enough."""
 
     serial: int = 0
     key: str = ""
     round: int = 0
 
 
-# Made once, before there are threads: see edge/protocol/messages.py.
+# Created before any thread starts: see edge/protocol/messages.py.
 _CLAIM_DECODER: msgspec.json.Decoder[_Claim] = msgspec.json.Decoder(_Claim)
 _SEEN_DECODER: msgspec.json.Decoder[_Seen] = msgspec.json.Decoder(_Seen)
 
 
 class Trust:
-    """Tells the operator's tasks from forged and replayed ones, and counts those."""
+    """Tells the operator's tasks from forged and replayed ones, and counts the latter."""
 
     def __init__(
         self, signing_key: str, *, fleet: str, path: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.refused = 0
-        """Tasks that were not believed since the start."""
+        """Tasks refused since the start."""
         self._reason = ""
         self._signing_key = signing_key
         self._fleet = fleet
@@ -63,18 +63,18 @@ class Trust:
         self._clock = clock
         self._silent_until_s = 0.0
         self._certificate: RunCertificate | None = None
-        """The one that was checked last."""
+        """The last certificate that passed the check."""
         self._seen = self._load()
 
     @property
     def alarm(self) -> str:
-        """What the coordinator should know about refused tasks; empty where there were none."""
+        """A report of refused tasks for the coordinator; empty if there were none."""
         if not self.refused:
             return ""
         return f"refused {self.refused} forged or replayed tasks since its start; the last one: {self._reason}"
 
     def believes(self, payload: bytes) -> bool:
-        """Whether a message on the task's topic is the operator's present word; one that is not is counted."""
+        """Whether a message on the task's topic is the operator's current task; counts it if not."""
         try:
             self._check(payload)
         except SecurityError as error:
@@ -111,7 +111,7 @@ class Trust:
         try:
             write_atomically(self._path, msgspec.json.encode(seen), private=True)
         except OSError as error:
-            # A device that cannot write cannot train either, and says so when it tries.
+            # A device that cannot write cannot train either, and will say so when it tries.
             log.warning("cannot note round %d in %s: %s", seen.round, self._path, error)
 
     def _refuse(self, reason: str) -> None:
@@ -120,7 +120,7 @@ class Trust:
         now_s = self._clock()
         if now_s >= self._silent_until_s:
             self._silent_until_s = now_s + LOG_AGAIN_S
-            log.warning("refused a task, %d in all, and stay with the last good one: %s", self.refused, reason)
+            log.warning("refused a task (%d so far) and kept the last good one: %s", self.refused, reason)
 
     def _load(self) -> _Seen:
         try:

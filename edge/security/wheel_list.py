@@ -1,7 +1,7 @@
-"""Lists of wheels that a fleet's key vouches for: SHA256SUMS files that a device checks before it installs anything.
+"""Lists of wheels signed with a fleet's key: SHA256SUMS files that a device checks before it installs anything.
 
-The first line says what the list is, so that nothing else that the key signs passes for one; sha256sum(1) takes it for
-a comment. docs/explanation/security.md tells who makes and checks such a list.
+The first line marks the file as such a list, so nothing else signed by the key can pass for one; sha256sum(1) treats
+it as a comment. docs/explanation/security.md says who makes and checks these lists.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["LIST_HEADER", "LIST_NAME", "check_list", "list_entries"]
 
 LIST_HEADER = "# sparsyedge wheels 1"
 LIST_NAME = "SHA256SUMS-{python}"
-"""One list per Python; its signature, 64 bytes, is beside it as `.sig`."""
+"""One list per Python; its 64-byte signature is beside it as `.sig`."""
 _LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9_.+-]*\.(?:whl|lock))")
 
 
 def list_entries(content: bytes, name: str) -> dict[str, str]:
-    """The SHA-256 of every file by its name; raises SecurityError for what is not a list of wheels."""
+    """The SHA-256 of every file by name; raises SecurityError if this is not a list of wheels."""
     header, *lines = content.decode(errors="replace").splitlines() or [""]
     matches = [_LINE.fullmatch(line) for line in lines]
     if header != LIST_HEADER or not lines or not all(matches) or not content.endswith(b"\n"):
@@ -31,11 +31,11 @@ def list_entries(content: bytes, name: str) -> dict[str, str]:
 
 
 def check_list(content: bytes, signature: bytes, *, signing_key: str, name: str) -> dict[str, str]:
-    """As list_entries, for a list that must be signed with the fleet's key; raises SecurityError where it is not."""
+    """Like list_entries, but raises SecurityError unless the fleet's key signed the list."""
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(signing_key)).verify(signature, content)
     except (InvalidSignature, ValueError) as error:
         raise SecurityError(
-            f"{name} is not signed with the fleet's key {signing_key[:12]}...: it was altered, or is of another fleet"
+            f"{name} is not signed with the fleet's key {signing_key[:12]}...: it was altered, or is from another fleet"
         ) from error
     return list_entries(content, name)

@@ -1,4 +1,4 @@
-"""Training over all weights, through onnxruntime-training's own API: for round 1, and where zeros may grow back."""
+"""Training over all weights, through onnxruntime-training's own API: for round 1, and if zeros may grow back."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class DenseSession:
         return float(outputs[0])
 
     def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
-        """The mean loss over the batch and the logits, by the running statistics; nothing changes."""
+        """The mean loss over the batch and the logits, with the running statistics; changes nothing."""
         self._module.eval()
         try:
             loss, logits = self._module(x, y)
@@ -88,9 +88,9 @@ class DenseSession:
         return float(loss), np.asarray(logits, dtype=np.float32)
 
     def _write_statistics(self, norm: BatchNorm, mean: FloatArray, variance: FloatArray, *, batch: int) -> None:
-        """Store new running statistics: the training API computes them but leaves the parameters as they are.
+        """Store new running statistics: the training API computes them but does not update the parameters.
 
-        The graph averages the batch's biased variance in; torch the unbiased one, which is n/(n-1) of it.
+        The graph averages in the batch's biased variance; torch uses the unbiased one, which is n/(n-1) times that.
         """
         parameters = self._checkpoint.parameters
         count = batch * norm.plane

@@ -1,4 +1,4 @@
-"""What a method makes of a round on one device: the model that training starts from, and what is sent of the result."""
+"""What a method does around training on one device: prepares the start model, and prunes the result to send."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparsyedge.edge.training.trainer import BeforeStep, LocalJob
 __all__ = ["exchange_weights", "finish_update", "needs_start", "start_state", "step_rule"]
 
 GROWN = np.float32(1e-8)
-"""What a weight starts from that takes a place in the mask: nothing to the network, and not zero to the mask."""
+"""The start value of a weight that enters the mask: negligible to the network, but not zero."""
 
 
 def start_state(method: Method, received: State, *, prunable: Sequence[str], sparsity: float) -> State:
-    """The model to train: the received one, pruned to this device's own target where groups have different ones.
+    """The model to train: the received one, pruned to this device's own target if groups have different ones.
 
     `sparsity` is `method.sparsity_of` the device in this round.
     """
@@ -28,14 +28,14 @@ def start_state(method: Method, received: State, *, prunable: Sequence[str], spa
 
 
 def needs_start(method: Method) -> bool:
-    """Whether `finish_update` must be given the model that training started from."""
+    """Whether `finish_update` needs the model that training started from."""
     return method.uplink == "delta"
 
 
 def finish_update(
     method: Method, trained: State, *, prunable: Sequence[str], sparsity: float, start: State | None = None
 ) -> State:
-    """What is sent of a trained model: all of it, its largest weights, or its largest changes added to the start."""
+    """The update to send: the whole trained model, its largest weights, or its largest changes added to the start."""
     if method.uplink == "whole":
         return dict(trained)
     if method.uplink == "weights":
@@ -45,13 +45,13 @@ def finish_update(
     changes = prune_global({name: trained[name] - start[name] for name in prunable}, prunable, sparsity)
     update = dict(trained)
     for name in prunable:
-        # Where the change is kept, the trained value itself: start + (trained - start) may round to another.
+        # For a kept change, take the trained value itself: start + (trained - start) may round differently.
         update[name] = np.where(changes[name] != 0, trained[name], start[name])
     return update
 
 
 def step_rule(method: Method, session: Session, prunable: Sequence[str], job: LocalJob) -> BeforeStep | None:
-    """What the method does to the session's model between steps; None where it does nothing in this round."""
+    """What the method does to the session's model between steps; None if nothing in this round."""
     if method.prune_weights == "in-place":
         _, *others = prunable
 
@@ -72,9 +72,9 @@ def step_rule(method: Method, session: Session, prunable: Sequence[str], job: Lo
 
 
 def exchange_weights(state: State, prunable: Sequence[str], rate: float, *, seed: Sequence[int]) -> State:
-    """A copy of the state in which that share of each layer's weights, the smallest, gave their places to others.
+    """A copy of the state in which each layer drops a share `rate` of its weights, the smallest, and grows as many.
 
-    The new places are drawn at random among all that are free then. The number of non-zeros stays as it was.
+    The new places are drawn at random from all free ones. The number of non-zeros stays the same.
     """
     stream = np.random.Generator(np.random.PCG64(list(seed)))
     changed = dict(state)
@@ -82,7 +82,7 @@ def exchange_weights(state: State, prunable: Sequence[str], rate: float, *, seed
         tensor = state[name].reshape(-1).copy()
         present = np.flatnonzero(tensor)
         count = int(rate * present.size)
-        # Of equal magnitudes the first go: a stable order does not depend on the machine.
+        # Among equal magnitudes the first go: a stable order does not depend on the machine.
         tensor[present[np.argsort(np.abs(tensor[present]), kind="stable")[:count]]] = 0
         free = np.flatnonzero(tensor == 0)
         tensor[free[np.argsort(stream.random(free.size), kind="stable")[:count]]] = GROWN

@@ -1,4 +1,4 @@
-"""ONNX Runtime with our op library in it: the only file that imports onnxruntime."""
+"""ONNX Runtime with our op library loaded: the only file that imports onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["RUNTIME", "graph_options", "open_graph", "pick_runtime", "session_op
 
 @contextmanager
 def _torch_hidden() -> Iterator[None]:
-    """Let imports find no torch, unless it is there already.
+    """Hide torch from imports, unless it is already loaded.
 
-    onnxruntime-training imports torch where it is installed, for parts that we do not use: seconds and hundreds of
+    onnxruntime-training imports torch if installed, for parts that we do not use. That costs seconds and hundreds of
     megabytes on every device of a demo.
     """
     if "torch" in sys.modules:
@@ -35,9 +35,9 @@ def _torch_hidden() -> Iterator[None]:
 
 
 def _import_training_api() -> Any:
-    """The training API, or None where this onnxruntime has none.
+    """The training API, or None if this onnxruntime has none.
 
-    Its package is entered without being run, because the package's own __init__ fails where there is no torch.
+    Imports the submodule without running its package's __init__, which fails without torch.
     """
     spec = importlib.util.find_spec("onnxruntime.training")
     if spec is None:
@@ -55,7 +55,7 @@ RUNTIME = f"onnxruntime {onnxruntime.__version__}"
 
 
 def pick_runtime(forced: Runtime | None = None) -> Runtime:
-    """What to train with: what is installed, or what is forced; raises ConfigError where that is not there."""
+    """The runtime to train with: the installed one, or the forced one; raises ConfigError if that is not installed."""
     if forced == "training" and training_api is None:
         raise ConfigError(
             f"--runtime training needs onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11), here is {RUNTIME}; "
@@ -65,11 +65,11 @@ def pick_runtime(forced: Runtime | None = None) -> Runtime:
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:
-    """Options with our ops registered, `threads` threads in an op, and none that spins."""
+    """Options with our ops registered, `threads` threads per op, and no spinning."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # A thread that spins while it waits burns a core that another process, or the battery, could use.
+    # A spinning thread burns a core that another process, or the battery, could use.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.log_severity_level = 3
@@ -78,23 +78,23 @@ def session_options(threads: int) -> onnxruntime.SessionOptions:
 
 
 def graph_options(threads: int, *, arena: bool = True) -> onnxruntime.SessionOptions:
-    """Options for a graph that our exporter wrote.
+    """Options for a graph from our exporter.
 
-    With an arena the session keeps the memory that its largest run took, which makes the next one faster.
+    With an arena, the session keeps the memory of its largest run, which makes the next run faster.
     """
     options = session_options(threads)
     options.enable_cpu_mem_arena = arena
     options.enable_mem_pattern = arena
-    # In the order of the file, which lets go of every tensor as early as it can: a sparse step then takes 141 MB where
-    # onnxruntime's own order takes 193.
+    # Run nodes in file order, which frees every tensor as early as possible: a sparse step then takes 141 MB, against
+    # 193 MB in onnxruntime's own order.
     options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     return options
 
 
 def open_graph(path: Path, *, threads: int, arena: bool = True) -> onnxruntime.InferenceSession:
-    """A plain session over a graph file; raises ArtifactError where this runtime cannot load it."""
+    """A plain session over a graph file; raises ArtifactError if this runtime cannot load it."""
     options = graph_options(threads, arena=arena)
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions have no common class
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ArtifactError(f"{RUNTIME} cannot load {path}: {error}") from error

@@ -1,4 +1,4 @@
-"""What a training session is, and which of the two kinds a round is trained with in which runtime."""
+"""The interface of a training session, and the rule that picks its kind for a round and runtime."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Kind", "Runtime", "Session", "choose_kind", "remaining_work"]
 
 Kind = Literal["dense", "sparse"]
 Runtime = Literal["training", "stock"]
-"""onnxruntime-training with its API, or any onnxruntime at all."""
+"""onnxruntime-training with its API, or any stock onnxruntime."""
 
 SPARSE_WORK_LIMIT = 0.9
-"""The share of a dense model's multiplications up to which the sparse graph is the faster one."""
+"""The sparse graph is faster up to this share of the dense model's multiplications."""
 
 
 class Session(Protocol):
@@ -38,13 +38,13 @@ class Session(Protocol):
 
 
 def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:
-    """The rule: sparse where the method keeps zeros at zero and enough of the model's work is gone, dense otherwise.
+    """Picks sparse if the method keeps zeros at zero and enough of the model's work is gone, else dense.
 
-    Round 1 starts from dense weights, so it is trained dense. Without a training API there is nothing to choose: the
-    sparse graph then serves dense models as well.
+    Round 1 starts from dense weights, so it trains dense. Without a training API there is no choice: the sparse graph
+    trains dense models as well.
     """
     if runtime == "stock" or manifest.method.activation_threshold == "round":
-        # The training API has nowhere to keep a threshold between two steps.
+        # The training API cannot keep a threshold between two steps.
         return "sparse"
     if not manifest.method.zero_grad_at_zero:
         return "dense"
@@ -52,7 +52,7 @@ def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Ru
 
 
 def remaining_work(manifest: Manifest, state: Mapping[str, FloatArray]) -> float:
-    """The share of the dense model's multiplications that the non-zero weights leave, over all layers."""
+    """The share of the dense model's multiplications that the non-zero weights still need, over all layers."""
     dense = left = 0
     for parameter in manifest.parameters:
         if parameter.prunable:

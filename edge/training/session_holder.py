@@ -1,4 +1,4 @@
-"""Where a device trains: the artifacts of its run, and the one session that is open on them."""
+"""A device's training state: the artifacts of its run, and the one session open on them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class SessionHolder:
-    """Belongs to one device, or to several simulated ones that hold `lock` while they train on it."""
+    """Belongs to one device, or to several simulated ones that hold `lock` while they train."""
 
     def __init__(self, *, threads: int = 1, runtime: Runtime | None = None) -> None:
-        """`runtime` is what is installed where it is not given; raises ConfigError where it is not there."""
+        """`runtime` defaults to the installed one; raises ConfigError if the given one is not installed."""
         self.lock = threading.Lock()
         self._runtime = pick_runtime(runtime)
         self._threads = threads
@@ -32,24 +32,24 @@ class SessionHolder:
 
     @property
     def roles(self) -> tuple[FileRole, ...]:
-        """The files of an export that are needed here."""
+        """The files of an export that this device needs."""
         return TRAINING_ROLES if self._runtime == "training" else STOCK_ROLES
 
     def artifacts(self, manifest_sha256: str) -> Artifacts | None:
-        """The artifacts that lie here, if they are those of this manifest."""
+        """The current artifacts, if they belong to this manifest."""
         return self._artifacts if self._manifest_sha256 == manifest_sha256 else None
 
     def put(self, artifacts: Artifacts, manifest_sha256: str) -> None:
-        """Work on these artifacts from now on."""
+        """Use these artifacts from now on."""
         self._session = None
         self._artifacts, self._manifest_sha256 = artifacts, manifest_sha256
 
     def session(self, model: State | None, *, round_number: int) -> Session:
-        """A session that holds the model, of the kind that suits it; None stands for the checkpoint's model."""
+        """A session of the right kind that holds the model; None means the checkpoint's model."""
         artifacts = self._artifacts
         assert artifacts is not None, "put artifacts here first"
         if model is None and self._runtime == "training":
-            # The checkpoint holds it; a session that has trained no longer does.
+            # A fresh session starts from the checkpoint's model; a used one has trained since.
             self._session = None
             self._session = DenseSession(artifacts, threads=self._threads)
             return self._session

@@ -1,11 +1,11 @@
 """Training over the non-zero weights alone: a plain session of any onnxruntime, stock or not.
 
-Between two calls of `load` the mask does not change: with most methods a weight that is zero has no gradient. So each
-layer's weights are a vector of its non-zeros, and what the kernels compute with (the plan) is built once per load.
-Time and memory of a step go with the non-zeros, not with the size of the model.
+The mask is fixed between two calls of `load`: with most methods a zero weight has no gradient. So each layer's weights
+are a vector of its non-zeros, and we build the kernels' index of them (the plan) once per load. Time and memory of a
+step grow with the non-zeros, not with the size of the model.
 
-Where zeros may grow back, the vector holds all weights of the layer, and the same graph trains the model densely: that
-is how a device without onnxruntime-training trains such a method.
+If zeros may grow back, the vector holds all weights of the layer, and the same graph trains the model densely. That is
+how a device without onnxruntime-training trains such a method.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sparsyedge.edge.training.session import Kind
 __all__ = ["THRESHOLD", "SparseSession"]
 
 THRESHOLD = ".tau"
-"""Ends the name of a threshold that steps hand on to the next, of the layer whose weight's name begins it."""
+"""Suffix of a threshold that each step passes to the next; the prefix is the name of the layer's weight."""
 NO_THRESHOLD = np.array([-1], dtype=np.float32)
 
 
 class SparseSession:
-    """The exported model with the weights that may change, ready to take SGD steps once a state is loaded."""
+    """The exported model with its trainable weights, ready to take SGD steps once a state is loaded."""
 
     kind: Kind = "sparse"
 
@@ -47,9 +47,9 @@ class SparseSession:
         self._positions: dict[str, NDArray[np.int32]] = {}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Take over a state; where the method keeps zeros at zero, its zeros are the mask from now on."""
+        """Load a state; if the method keeps zeros at zero, its zeros become the mask."""
         method = self._manifest.method
-        if method.zero_grad_at_zero:  # else the plan of all weights, which serves any state, is kept
+        if method.zero_grad_at_zero:  # otherwise keep the plan of all weights, which fits any state
             self._fixed, self._positions = {}, {}
         self._changing = {}
         self._fixed |= layer_exponents(method, state, self._manifest.prunable)
@@ -63,7 +63,7 @@ class SparseSession:
             self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
 
     def _plan_layer(self, name: str, weights: FloatArray) -> None:
-        """Decide which weights of a layer are trained, and in what order they are stored."""
+        """Decide which weights of a layer to train, and in what order to store them."""
         method = self._manifest.method
         if method.zero_grad_at_zero:
             index = np.flatnonzero(weights).astype(np.int32)
@@ -76,13 +76,13 @@ class SparseSession:
             self._fixed[positions_name(name)] = self._positions[name]
 
     def _make_plan(self, name: str, index: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """A layer's plan and the order of its values; one layer at a time, since all at once take much memory."""
+        """A layer's plan and the order of its values; one layer at a time, because all at once take much memory."""
         none = np.empty(0, dtype=np.int32)
         indices = {f"{each}.index": index if each == name else none for each in self._manifest.prunable}
         try:
             plan, order = self._plan.run([f"{name}.plan", f"{name}.order"], indices)
-        except Exception as error:  # onnxruntime's exceptions have no common class
-            raise ArtifactError(f"the sparse graph cannot take layer {name} over: {error}") from error
+        except Exception as error:  # onnxruntime's exceptions have no common base class
+            raise ArtifactError(f"the sparse graph cannot load layer {name}: {error}") from error
         return plan, order
 
     def state(self) -> State:
@@ -101,7 +101,7 @@ class SparseSession:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         try:
             values = self._step.run(self._outputs, self.feeds(x, y, learning_rate))
-        except Exception as error:  # onnxruntime's exceptions have no common class
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
         results = dict(zip(self._outputs, values, strict=True))
         loss = float(results.pop("loss")[0])
@@ -109,6 +109,6 @@ class SparseSession:
         return loss
 
     def feeds(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> dict[str, NDArray[Any]]:
-        """All inputs of the step's graph, by name; nothing is copied."""
+        """All inputs of the step's graph, by name; copies nothing."""
         rate = np.array([learning_rate], dtype=np.float32)
         return {"x": x, "labels": y, "learning_rate": rate, **self._fixed, **self._changing}

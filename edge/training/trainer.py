@@ -1,4 +1,4 @@
-"""One local job: a device's samples through the session, epoch after epoch."""
+"""One local job: runs a device's samples through the session, epoch after epoch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Indices = NDArray[np.int64]
 
 
 class JobCancelled(Exception):
-    """The round went on without this job; its work is dropped."""
+    """The round moved on without this job; we drop its work."""
 
 
 @dataclass(frozen=True)
 class LocalJob:
-    """What to train: with the same samples and model, the same job gives the same update."""
+    """The training job. The same job on the same samples and model gives the same update."""
 
     device_id: str
     round_number: int
@@ -40,7 +40,7 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a job, or of its first epochs; the parameters are in the session."""
+    """The result of a job, or of its first epochs; the parameters are in the session."""
 
     epochs: int
     steps: int
@@ -49,7 +49,7 @@ class Trained:
 
 
 BeforeStep = Callable[[int, int], None]
-"""Called with the number of the step, from 0, and of all steps of the epoch; may change the session's model."""
+"""Called with the step's number, from 0, and the epoch's number of steps; may change the session's model."""
 
 
 def train(
@@ -63,10 +63,10 @@ def train(
     before_step: BeforeStep | None = None,
     smallest_plane: int | None = None,
 ) -> Trained:
-    """Run the job's epochs on the session; `keep_going` is asked before every step and ends the job when False.
+    """Run the job's epochs on the session; checks `keep_going` before every step and ends the job if it returns False.
 
-    `done` says which epochs the session's parameters have behind them; `on_epoch` hears of every epoch that is finished
-    while others are still to come. `smallest_plane` is the fewest positions that a BatchNorm sees per sample.
+    `done` says which epochs the session's parameters already include. `on_epoch` is called after every epoch but the
+    last. `smallest_plane` is the fewest positions per sample that any BatchNorm sees.
     """
     trained = done or Trained(epochs=0, steps=0, loss=math.nan)
     while trained.epochs < job.epochs:
@@ -101,7 +101,7 @@ def _train_epoch(
     batches = _trainable(split_batches(order, job.batch_size), job, smallest_plane=smallest_plane)
     for number, indices in enumerate(batches):
         if not keep_going():
-            raise JobCancelled(f"round {job.round_number} was left after {steps} steps")
+            raise JobCancelled(f"round {job.round_number} was abandoned after {steps} steps")
         if before_step is not None:
             before_step(number, len(batches))
         x, y = samples.batch(indices)
@@ -116,7 +116,7 @@ def _train_epoch(
 
 
 def _trainable(batches: list[Indices], job: LocalJob, *, smallest_plane: int | None) -> list[Indices]:
-    """The batches that BatchNorm can take statistics of: one sample alone says little, and of one position nothing."""
+    """The batches that BatchNorm can use: one sample alone gives poor statistics, and one position gives none."""
     larger = [indices for indices in batches if len(indices) > 1]
     if len(larger) == len(batches):
         return batches

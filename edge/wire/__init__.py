@@ -1,4 +1,4 @@
-"""A model or an update as bytes: envelope, tensors, native codec, and the error that a lossy codec feeds back.
+"""Models and updates as bytes: envelope, tensors, native codec, and error feedback for lossy codecs.
 
 from sparsyedge.edge.wire import read_frame
 

@@ -1,7 +1,7 @@
 """The codecs: how the values of weights travel. One row of `CODECS` is one codec.
 
 Config, messages, frames and benchmarks take the names from here. To add a codec, add its name to `Codec` and its row to
-`CODECS`, with a function that makes words of values, and a `Coding` by which the native codec turns words back.
+`CODECS`, with a function that turns values into words, and a `Coding` with which the native codec turns them back.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ def _bf16_words(values: Bits, base: Bits | None) -> tuple[Words, float]:
 
 def _int8_words(values: Bits, base: Bits | None) -> tuple[Words, float]:
     if base is None:
-        raise FrameError("there is no base that it could be a difference to")
+        raise FrameError("there is no base to take a difference to")
     return native.steps_of(values, base)
 
 
 @dataclass(frozen=True)
 class ValueCodec:
-    """One way to send the kept values of a weight."""
+    """One way to send a weight's kept values."""
 
     word: np.dtype[Any]
     """One value before it is cut into byte planes."""
     words_of: Callable[[Bits, Bits | None], tuple[Words, float]]
-    """Values as words, relative to the base's values if there is a base, and the scale (0 if the codec has none)."""
+    """Turns values into words, relative to the base's values if there is a base; also gives the scale (0 if none)."""
     coding: Coding
     """How the native codec turns words back into values."""
     lossy: bool = True
     without_base: Codec | None = None
-    """The codec of frames that have no base, if this one always needs a base."""
+    """The codec for frames without a base, if this one always needs a base."""
 
     @property
     def needs_base(self) -> bool:
@@ -66,11 +66,11 @@ CODECS: dict[Codec, ValueCodec] = {
 }
 
 LOSSLESS: Codec = "lossless"
-"""The codec of everything but weights, and of weights where each bit counts."""
+"""The codec of everything but weights, and of weights if every bit counts."""
 DEFAULT_CODEC: Codec = "bf16"
-"""Used where a run names none: the smallest that accuracy cannot tell from lossless (docs/explanation/wire.md)."""
+"""The default codec of a run: the smallest whose accuracy matches lossless (docs/explanation/wire.md)."""
 
 
 def codec_for(codec: Codec, base: object | None) -> Codec:
-    """The codec that a frame of a run with `codec` uses, given its base."""
+    """The codec for a frame of a run with `codec`, given its base."""
     return (CODECS[codec].without_base or codec) if base is None else codec

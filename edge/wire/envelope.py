@@ -1,11 +1,11 @@
-"""The envelope of a frame: magic, header, sections, digest. frame.py says what sections hold. No I/O.
+"""The envelope of a frame: magic, header, sections, digest. frame.py defines the sections' content. No I/O.
 
 A frame is, in this order (integers little-endian):
 
     magic      4 bytes   b"SEF2"
     packed     u32       bytes that the header takes in the frame
-    unpacked   u32       bytes of the header itself; where both agree it is not compressed
-    header     msgpack   FrameHeader, inside zstd where it is compressed
+    unpacked   u32       bytes of the header itself; if both agree, it is not compressed
+    header     msgpack   FrameHeader, inside zstd if compressed
     masks                Golomb-Rice codes: which entries of the weights are kept
     weights    zstd      the values of those entries, as byte planes
     others     zstd      all entries of all other tensors, as byte planes
@@ -50,56 +50,56 @@ DIGEST_BYTES = 32
 PREFIX = struct.Struct("<4sII")
 MAX_HEADER_BYTES = 1 << 20
 PLAIN_HEADER_BYTES = 1 << 10
-"""A header up to here is not compressed: there is little to win, and a person can read it."""
+"""Headers up to this size stay uncompressed: there is little to gain, and people can read them."""
 HEADER_LEVEL = 19
-"""A header is short: even the slowest level takes a millisecond, and it finds best what the names of layers share."""
+"""The slowest level is best at what layer names share, and still takes only a millisecond on a short header."""
 MAX_WINDOW_BYTES = 1 << 23
-"""What any zstd decoder must offer; a section that asks for more memory is refused."""
+"""Every zstd decoder must support this window; we refuse a section that asks for more memory."""
 BASE_CHECK_BYTES = 8
 FRAME_SLACK_BYTES = 2 << 20
-"""Header and digest, and what zstd adds to bytes that it cannot compress."""
-# Of zstd's own format (RFC 8878): what a block starts with, the kind that repeats one byte, the checksum at the end.
+"""Room for header and digest, and for zstd's overhead on incompressible bytes."""
+# From zstd's format (RFC 8878): the block header, the block type that repeats one byte, the checksum at the end.
 BLOCK_HEADER_BYTES = 3
 REPEATED_BYTE = 1
 CHECKSUM_BYTES = 4
 HONEST_BLOCK_BYTES = 1 << 10
-"""zstd fills a block with 128 KiB unless it is told to end it; the splitter of its slow levels stops far above this."""
+"""zstd fills blocks to 128 KiB unless told to end one; the block splitter of its slow levels stops far above this."""
 
 MAX_NAME = 255
 MAX_DIMENSIONS = 8
 MAX_TENSORS = 16_384
-# Bounds of what a header may claim, before anything is built from it or said about it.
+# Limits on a header's claims, checked before we build or log anything from them.
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Dimensions = Annotated[tuple[Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
 class Mask(enum.IntEnum):
-    """What the Golomb-Rice codes of a weight list."""
+    """What a weight's Golomb-Rice codes list."""
 
     ALL = 0
     """Nothing: every entry is kept."""
     KEPT = 1
-    """The positions that are kept."""
+    """The kept positions."""
     ZEROS = 2
-    """The positions that are not; fewer than the others in a weight that is dense."""
+    """The positions that are not kept: the shorter list in a dense weight."""
     DROPPED = 3
-    """The base's non-zeros that are not kept any more, as ranks by magnitude among the base's non-zeros."""
+    """The base's non-zeros that are no longer kept, as ranks by magnitude among the base's non-zeros."""
 
 
 class Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A tensor that is pruned: a mask, and the values of what it keeps."""
+    """A pruned tensor: a mask, and the kept values."""
 
     name: Name
     shape: Dimensions
     kept: Size
     mask: Mask
     parameter: Annotated[int, msgspec.Meta(ge=0, le=31)]
-    """Of the Golomb-Rice codes."""
+    """The parameter of the Golomb-Rice codes."""
     difference: bool
-    """Whether values are relative to the base's; a mask of dropped entries always goes with that."""
+    """Whether values are relative to the base's; always true with a mask of dropped entries."""
     scale: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """One step of a difference that travels in steps (int8), a float32."""
+    """The size of one step (float32), if the codec sends differences as steps (int8)."""
 
     @property
     def size(self) -> int:
@@ -107,7 +107,7 @@ class Weight(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Other(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A tensor that is not pruned: bias, BatchNorm affine or running statistics. All of it travels, without loss."""
+    """A tensor that is not pruned: bias, BatchNorm affine or running statistics. Travels whole and without loss."""
 
     name: Name
     shape: Dimensions
@@ -119,16 +119,16 @@ class Other(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a frame says about itself."""
+    """A frame's description of itself."""
 
     run: Name
     round: Size
     base_id: Name
-    """The model that training started from, or that this one is a difference to; else a global model's own id."""
+    """The model that training started from, or the base of a difference; else a global model's own id."""
     base_check: Annotated[bytes, msgspec.Meta(max_length=BASE_CHECK_BYTES)]
-    """From the base's values that the frame builds upon; empty where it builds upon none."""
+    """Hash of the base values that the frame builds on; empty if it uses none."""
     codec: Codec
-    """How the values of weights travel; all other tensors always travel without loss."""
+    """How the values of weights travel; all other tensors travel without loss."""
     weights: Annotated[tuple[Weight, ...], msgspec.Meta(max_length=MAX_TENSORS)]
     others: Annotated[tuple[Other, ...], msgspec.Meta(max_length=MAX_TENSORS)]
     mask_bytes: Size
@@ -137,17 +137,17 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def tensors(self) -> tuple[Weight | Other, ...]:
-        """All tensors, in the order in which their values follow each other."""
+        """All tensors, in the order of their values."""
         return (*self.weights, *self.others)
 
     @property
     def entries(self) -> int:
-        """How many values travel: what the weights keep, and all of the other tensors."""
+        """The number of values in the frame: the kept ones of the weights, and all of the other tensors."""
         return sum(weight.kept for weight in self.weights) + sum(other.size for other in self.others)
 
     @property
     def needs_base(self) -> bool:
-        """Whether only a receiver that holds the model `base_id` can decode the frame."""
+        """Whether decoding needs the model `base_id`."""
         return any(tensor.difference for tensor in self.tensors)
 
     @property
@@ -157,7 +157,7 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def seal(header: FrameHeader, *parts: bytes) -> bytes:
-    """Header and sections as one frame."""
+    """Join header and sections into one frame."""
     plain = packed = msgspec.msgpack.encode(header)
     if len(plain) > PLAIN_HEADER_BYTES:
         packed = min(plain, zstandard.ZstdCompressor(level=HEADER_LEVEL).compress(plain), key=len)
@@ -166,7 +166,7 @@ def seal(header: FrameHeader, *parts: bytes) -> bytes:
 
 
 def read_header(frame: bytes) -> FrameHeader:
-    """The header of a frame whose digest is right; no section is decompressed."""
+    """Check the digest of a frame and read its header; decompresses no section."""
     if len(frame) < PREFIX.size + DIGEST_BYTES:
         raise FrameError(f"frame of {len(frame)} bytes is shorter than any frame can be; it was cut")
     magic, packed, unpacked = PREFIX.unpack_from(frame)
@@ -188,7 +188,7 @@ def read_header(frame: bytes) -> FrameHeader:
 
 
 def sections(frame: bytes, header: FrameHeader) -> tuple[memoryview, memoryview, memoryview]:
-    """The masks, the weights and the others of a frame whose header was read; nothing is copied."""
+    """The masks, weights and others of a frame, given its header; copies nothing."""
     view = memoryview(frame)
     others = len(frame) - DIGEST_BYTES - header.other_bytes
     weights = others - header.weight_bytes
@@ -197,16 +197,16 @@ def sections(frame: bytes, header: FrameHeader) -> tuple[memoryview, memoryview,
 
 
 def decompress(section: bytes, expected: int) -> bytes:
-    """Exactly `expected` bytes, or FrameError; a section that claims more is refused before memory is taken for it."""
+    """Exactly `expected` bytes, or FrameError; refuses a section that claims more before allocating memory."""
     content = np.empty(expected, dtype=np.uint8)
     SectionReader(section, expected).read(content)
     return content.tobytes()
 
 
 class SectionReader:
-    """Gives a compressed section piece by piece; raises FrameError for one that is not `expected` bytes, no more.
+    """Reads a compressed section piece by piece; raises FrameError unless it has exactly `expected` bytes.
 
-    `planes` is how many times its encoder may have ended a block before it was full.
+    `planes` is how many blocks the encoder may have ended before they were full.
     """
 
     def __init__(self, section: bytes | memoryview, expected: int, *, planes: int = 1) -> None:
@@ -217,17 +217,17 @@ class SectionReader:
         try:
             if zstandard.frame_content_size(section) != expected:
                 raise FrameError(f"section does not declare the {expected} bytes that the header implies")
-            # One more for the empty block that says that a section ends.
+            # One more for the empty block that ends a section.
             allowed = expected // HONEST_BLOCK_BYTES + planes + 1
             if _compressed_bytes(section, allowed) != len(section):
-                raise FrameError("section is cut, or has bytes behind its end")
+                raise FrameError("section is cut, or has bytes after its end")
             decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
             self._stream = decompressor.stream_reader(section)
         except zstandard.ZstdError as error:
             raise FrameError(f"section cannot be decompressed: {error}") from error
 
     def read(self, into: NDArray[np.uint8]) -> None:
-        """Fill the array with what comes next."""
+        """Fill the array with the next bytes."""
         filled = 0
         while filled < into.size:
             try:
@@ -240,9 +240,9 @@ class SectionReader:
 
 
 def _compressed_bytes(section: bytes | memoryview, allowed: int) -> int:
-    """How long the first zstd frame of a section is, by its blocks' headers; beyond the section where it is cut.
+    """The length of a section's first zstd frame, from its block headers; beyond the section if it is cut.
 
-    Blocks may be empty, so that three bytes make one: the walk ends with a FrameError after as many as are allowed.
+    A block can be empty and take just three bytes, so the walk raises FrameError after `allowed` blocks.
     """
     end = zstandard.frame_header_size(section)
     for _ in range(allowed):
@@ -257,13 +257,13 @@ def _compressed_bytes(section: bytes | memoryview, allowed: int) -> int:
 
 
 def max_frame_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """No frame of a model with these tensors is larger: every value and a bit per entry for masks, uncompressed."""
+    """The largest possible frame of a model with these tensors: all values and one mask bit per entry, uncompressed."""
     entries = sum(math.prod(shape) for shape in shapes.values())
     return 4 * entries + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
 
 def check_tensors(header: FrameHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """A frame must name each tensor of the receiver's model once, with its shape, and keep no more than it has."""
+    """Check that a frame has each tensor of the receiver's model once, in its shape, and keeps no more than fits."""
     seen: set[str] = set()
     for tensor in header.tensors:
         expected = shapes.get(tensor.name)
@@ -282,13 +282,13 @@ def check_tensors(header: FrameHeader, shapes: Mapping[str, tuple[int, ...]]) ->
         raise FrameError(f"frame lacks tensor {absent[0]} and {len(absent) - 1} more of the model's {len(shapes)}")
 
 
-# Made once, before there are threads: see edge/protocol/messages.py.
+# Created before any thread starts: see edge/protocol/messages.py.
 _HEADER_DECODER: msgspec.msgpack.Decoder[FrameHeader] = msgspec.msgpack.Decoder(FrameHeader)
 
 
 def _decode_header(content: bytes) -> FrameHeader:
     try:
         return _HEADER_DECODER.decode(content)
-    # Text that is not UTF-8 and nesting that exhausts the stack raise errors of their own.
+    # Invalid UTF-8 and very deep nesting raise their own errors.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"frame header cannot be read: {error}") from error

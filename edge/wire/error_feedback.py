@@ -1,12 +1,12 @@
-"""Error feedback: what a lossy frame leaves unsaid is said with the next one. Pure functions, no I/O.
+"""Error feedback: the next frame makes up for what a lossy frame lost. Pure functions, no I/O.
 
     coded = encode_with_feedback(state, residual, base=..., codec="int8", ...)
-    coded.frame, coded.decoded      # what travels, and what its receiver will hold
+    coded.frame, coded.decoded      # the bytes to send, and the receiver's result
     residual = unpack_residual(coded.residual, ...)     # for the next one
 
-Devices do it with their updates, the coordinator with its models. The residual belongs to the frame: both are kept, or
-neither (edge/device/outbox.py, coordinator/model/model_files.py). It exists only where an entry is kept. It
-stays packed, because devices and coordinators are short of memory.
+Devices use it for their updates, the coordinator for its models. The residual belongs to its frame: keep both or
+neither (edge/device/outbox.py, coordinator/model/model_files.py). It covers kept entries only. It stays packed, because
+devices and coordinators are short of memory.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["Coded", "compensate", "encode_with_feedback", "left_over", "pack_res
 
 @dataclass(frozen=True)
 class Coded:
-    """A frame, what its receiver will hold, and what that lacks."""
+    """A frame, the receiver's result, and the difference to the original."""
 
     frame: bytes
     decoded: State
     residual: bytes
-    """Packed; empty where nothing was lost."""
+    """Packed; empty if nothing was lost."""
 
 
 def encode_with_feedback(
@@ -44,7 +44,7 @@ def encode_with_feedback(
     codec: Codec,
     prunable: Collection[str],
 ) -> Coded:
-    """The state with what the last frame left over, as a frame; without loss, the residual has nothing to say."""
+    """Encode the state plus the last frame's residual; without loss, the residual is empty."""
     used = codec_for(codec, base)
     lossy = CODECS[used].lossy
     sent = compensate(state, residual, prunable) if lossy else state
@@ -56,7 +56,7 @@ def encode_with_feedback(
 
 
 def compensate(state: Tensors, residual: Tensors, prunable: Collection[str]) -> Tensors:
-    """The state to send: what was left over is added where an entry is still kept, and never makes or ends an entry."""
+    """The state to send: adds the residual to entries that are still kept; never creates or removes an entry."""
     changed = set(prunable) & set(residual)
     return MadeOnDemand(
         state.keys(), lambda name: _compensated(state[name], residual[name]) if name in changed else state[name]
@@ -74,7 +74,7 @@ def _compensated(tensor: FloatArray, residual: FloatArray) -> FloatArray:
 
 
 def left_over(sent: Tensors, decoded: Tensors, prunable: Collection[str]) -> Tensors:
-    """What the receiver lacks of the state that was sent; zero for every entry that is not kept."""
+    """What the receiver lacks of the sent state; zero for every entry that is not kept."""
     return MadeOnDemand(set(prunable) & set(sent), lambda name: _lacking(sent[name], decoded[name]))
 
 
@@ -86,10 +86,10 @@ def _lacking(sent: FloatArray, decoded: FloatArray) -> FloatArray:
 
 
 def pack_residual(residual: Tensors) -> bytes:
-    """A residual as bytes for a file, itself a frame; nothing where there is none."""
+    """A residual as bytes for a file, itself a frame; empty if there is none."""
     return frame_of(residual, run="", round_number=0, base_id="", prunable=residual.keys()) if residual else b""
 
 
 def unpack_residual(content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """The residual of the weights with these shapes; raises FrameError where the bytes are not one."""
+    """The residual of the weights with these shapes; raises FrameError if the bytes are not one."""
     return decode_lazily(content, shapes) if content else {}

@@ -1,14 +1,14 @@
-"""Frames: a model's state as bytes, without its zeros and without what the receiver has already. No I/O.
+"""Frames: a model's state as bytes, without its zeros and without what the receiver already has. No I/O.
 
     encoded = encode_frame(state, run=..., round_number=..., base_id=..., base=..., codec="bf16", prunable=...)
     frame = decode_frame(encoded.frame, shapes, base=...)       # frame.state is bit for bit encoded.decoded
 
-A weight (a tensor that is pruned) travels as a mask and the values that it keeps; every other tensor as all its values.
-The mask is explicit: a value that is rounded to zero keeps its place. With a base, the model that both sides hold,
-masks are what was dropped of the base's non-zeros, and values are differences. Everything that a header claims is
-checked against the receiver's own table of shapes before memory is taken for it: for the state, a bit per entry and, of
-a mask over a base, two bytes per entry at most; values are read into their places. docs/reference/frame.md has the
-format byte by byte.
+A weight (a pruned tensor) travels as a mask and its kept values; every other tensor travels whole. The mask is
+explicit: a value that rounds to zero keeps its place. With a base, a model that both sides hold, a mask lists the
+dropped non-zeros of the base, and values are differences. The decoder checks every claim of a header against the
+receiver's own table of shapes before it allocates memory. It allocates the state, one bit per entry and, for a mask
+over a base, at most two bytes per entry; it reads values straight into place. docs/reference/frame.md has the format
+byte by byte.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ __all__ = [
 
 PIECE_BYTES = 1 << 16
 
-# Trained values repeat nothing worth pointing back to: matches that zstd finds in them are chance, and cost more than
-# they save. A table of 64 places finds few of those and still the long runs of zeros; the entropy code does the rest.
+# Trained values repeat nothing worth a back-reference: zstd's matches in them are chance, and cost more than they
+# save. A table of 64 places finds few of those but still the long runs of zeros; the entropy code does the rest.
 ZSTD = zstandard.ZstdCompressionParameters.from_level(1, hash_log=6)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A frame, and what its receiver will hold."""
+    """A frame, and the receiver's result."""
 
     frame: bytes
     decoded: State
-    """Bit for bit what decode_frame gives; the very tensors that were encoded, where nothing is lost."""
+    """Bit for bit the result of decode_frame; the very tensors that were encoded, if nothing is lost."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def encode_frame(
     codec: Codec = LOSSLESS,
     prunable: Collection[str],
 ) -> Encoded:
-    """The state as one frame, and what its receiver makes of it; see frame_of."""
+    """Encode the state as one frame, and decode it as the receiver will; see frame_of."""
     frame = frame_of(
         state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable
     )
@@ -106,10 +106,10 @@ def frame_of(
     codec: Codec = LOSSLESS,
     prunable: Collection[str],
 ) -> bytes:
-    """The state as one frame; the same arguments always give the same bytes.
+    """Encode the state as one frame; the same arguments always give the same bytes.
 
-    Asks for every tensor once and keeps only what travels of it. A tensor that the base lacks travels on its own.
-    Raises FrameError where the codec cannot carry the values.
+    Reads every tensor once and keeps only the part that travels. A tensor that the base lacks travels without a base.
+    Raises FrameError if the codec cannot carry the values.
     """
     held = base or {}
     names = set(state)
@@ -136,9 +136,9 @@ def frame_of(
 def decode_frame(
     frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
 ) -> Frame:
-    """The state in a frame, which must hold exactly the tensors of `shapes`; raises FrameError for anything else.
+    """The state in a frame, which must hold exactly the tensors of `shapes`; raises FrameError otherwise.
 
-    A frame that is a difference needs the model `header.base_id` as its base; a base that is not needed is ignored.
+    A frame that is a difference needs the model `header.base_id` as its base; other frames ignore the base.
     """
     opened = _open(frame, shapes, base)
     header, held = opened.header, opened.held
@@ -152,7 +152,7 @@ def decode_frame(
 def decode_lazily(
     frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
 ) -> LazyFrame:
-    """As decode_frame, and checked as thoroughly, but without taking memory for zeros; the base must stay as it is."""
+    """Like decode_frame, with the same checks, but without memory for zeros. Do not change the base meanwhile."""
     opened = _open(frame, shapes, base)
     words = {tensor.name: np.zeros(_kept(tensor), dtype=np.uint32) for tensor in opened.header.tensors}
     opened.fill(words)
@@ -160,9 +160,9 @@ def decode_lazily(
 
 
 class LazyFrame(Mapping[str, FloatArray]):
-    """A decoded frame that holds only what it keeps; a tensor becomes dense when it is asked for, each time anew.
+    """A decoded frame that holds only the kept values; each access to a tensor makes it dense anew.
 
-    For who looks at many updates, one tensor after the other: memory goes with the non-zeros and not with the model.
+    For code that walks through many updates tensor by tensor: memory grows with the non-zeros, not with the model.
     """
 
     def __init__(self, opened: _Opened, words: dict[str, Bits]) -> None:
@@ -187,7 +187,7 @@ class LazyFrame(Mapping[str, FloatArray]):
 
 @dataclass(frozen=True)
 class _Opened:
-    """A frame that was checked; its values are still in their sections."""
+    """A checked frame; its values are still in their sections."""
 
     header: FrameHeader
     masks: dict[str, MaskBits | None]
@@ -196,7 +196,7 @@ class _Opened:
     other_section: memoryview
 
     def fill(self, places: Mapping[str, Bits]) -> None:
-        """Put the words of every tensor at the end of its place."""
+        """Put the words of every tensor at the end of its buffer."""
         header = self.header
         weights = [_last(places[weight.name], weight.kept) for weight in header.weights]
         others = [_last(places[other.name], other.size) for other in header.others]
@@ -227,7 +227,7 @@ def _kept(tensor: Weight | Other) -> int:
 
 
 def _expand(bits: Bits, tensor: Weight | Other, mask: MaskBits | None, near: Bits | None, codec: Codec) -> None:
-    """Make the tensor of its words, in place."""
+    """Turn a tensor's words into its values, in place."""
     if isinstance(tensor, Weight):
         coding = CODECS[codec].coding
         native.expand(bits, count=tensor.kept, mask=mask, base=near, coding=coding, scale=tensor.scale)
@@ -246,7 +246,7 @@ def _of_shape(base: Mapping[str, FloatArray], name: str, shape: tuple[int, ...])
 
 
 def _base_bits(header: FrameHeader, base: Mapping[str, FloatArray] | None) -> dict[str, Bits]:
-    """The base's tensors that a frame builds upon."""
+    """The tensors of the base that a frame builds on."""
     needed = [tensor for tensor in header.tensors if tensor.difference]
     if needed and base is None:
         raise FrameError(
@@ -262,9 +262,9 @@ def _base_bits(header: FrameHeader, base: Mapping[str, FloatArray] | None) -> di
 
 
 def _base_check(used: Iterable[NDArray[np.uint32]]) -> bytes:
-    """A short hash of the base's entries that a frame builds upon and of where they are; empty where it uses none.
+    """A short hash of the base entries that a frame builds on, and of their positions; empty if it uses none.
 
-    Another base gives other entries, so it is found out before a wrong model is made of it.
+    A wrong base has other entries, so we notice before we decode a wrong model.
     """
     digest = None
     for piece in used:
@@ -274,7 +274,7 @@ def _base_check(used: Iterable[NDArray[np.uint32]]) -> bytes:
 
 
 def _used_in(coded: Iterable[CodedWeight | _CodedOther]) -> Iterator[NDArray[np.uint32]]:
-    """What a sender builds upon: per tensor with a base the positions, unless all, then the base's entries there."""
+    """The base data that a sender uses: per tensor with a base, the positions (unless all) and the entries there."""
     for tensor in coded:
         if tensor.base is not None:
             if isinstance(tensor, CodedWeight) and tensor.positions is not None:
@@ -283,11 +283,11 @@ def _used_in(coded: Iterable[CodedWeight | _CodedOther]) -> Iterator[NDArray[np.
 
 
 def _used_of(base: Bits, mask: MaskBits | None) -> Iterator[NDArray[np.uint32]]:
-    """The same of one tensor for a receiver, piece by piece."""
+    """The same for one tensor on the receiver's side, piece by piece."""
     if mask is None:
         yield base
         return
-    # A weight that keeps nothing still builds upon its base.
+    # A weight that keeps nothing still builds on its base.
     yield base[:0]
     yield from native.mask_positions(mask, base.size)
     yield from native.mask_entries(mask, base)
@@ -318,7 +318,7 @@ def _encode_other(name: str, tensor: FloatArray, held: Mapping[str, FloatArray])
 
 
 def _kind_and_name(name: str) -> tuple[str, str]:
-    """Biases beside biases and variances beside variances: like values compress better together."""
+    """Sorts biases next to biases and variances next to variances: similar values compress better together."""
     return name.rpartition(".")[2], name
 
 
@@ -330,7 +330,7 @@ def _by_kind(others: Sequence[_CodedOther]) -> Iterator[list[Bits]]:
 def _decode_masks(
     weights: Sequence[Weight], section: memoryview, held: Mapping[str, Bits]
 ) -> Iterator[MaskBits | None]:
-    """What each weight keeps."""
+    """The mask of each weight."""
     codes = np.frombuffer(section, dtype=np.uint8)
     for weight in weights:
         try:
@@ -340,14 +340,14 @@ def _decode_masks(
         codes = codes[used:]
         yield mask
     if codes.size:
-        raise FrameError(f"{codes.size} bytes are left behind the last mask")
+        raise FrameError(f"{codes.size} bytes are left after the last mask")
 
 
 # ---- value sections --------------------------------------------------------------------------------------------------
 
 
 def _compress(groups: Sequence[NDArray[Any]]) -> bytes:
-    """The words of all groups as byte planes, in zstd; each plane of a group is a block with its own entropy code."""
+    """Compress the words of all groups as byte planes; each plane of a group is a block with its own entropy code."""
     planes = [native.split_planes(words) for words in groups if words.size]
     if not planes:
         return b""
@@ -360,7 +360,7 @@ def _compress(groups: Sequence[NDArray[Any]]) -> bytes:
 
 
 def _tail(tensor: FloatArray, count: int) -> Bits:
-    """The last entries of a tensor, where the words of what it keeps are put before it is expanded."""
+    """The last entries of a tensor: the decoder puts the words there before it expands them."""
     return _last(bits_of(tensor), count)
 
 
@@ -369,7 +369,7 @@ def _last(bits: Bits, count: int) -> Bits:
 
 
 def _fill(section: memoryview, tensors: Sequence[Bits], word: np.dtype[Any]) -> None:
-    """Read the words of a value section into their places, a piece of a plane at a time."""
+    """Read the words of a value section into place, a piece of a plane at a time."""
     left = word.itemsize * sum(words.size for words in tensors)
     stream = SectionReader(section, left, planes=word.itemsize * len(tensors))
     buffer = np.empty(PIECE_BYTES, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Frames in files, for people who look into a run: model.frame, and the models and updates that devices keep."""
+"""Frames in files, for inspecting a run: model.frame, and the models and updates on devices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sparsyedge.edge.wire.frame import Frame, decode_frame
 __all__ = ["read_frame"]
 
 MOST_VALUES = 1 << 28
-"""A gigabyte of float32. A frame without weights is small whatever shapes it claims, so the claim is bounded here."""
+"""A gigabyte of float32. A frame without weights is small whatever shapes it claims, so we limit the claim here."""
 
 
 def read_frame(path: Path | str, base: Mapping[str, FloatArray] | None = None) -> Frame:
-    """The header and the tensors of a frame in a file; raises FrameError where it is damaged or lacks its base.
+    """The header and the tensors of a frame in a file; raises FrameError if it is damaged or lacks its base.
 
-    A frame that is a difference needs the model it starts from as `base`: header.base_id names it.
+    A frame that is a difference needs its base model as `base`: header.base_id names it.
     """
     try:
         frame = Path(path).read_bytes()

@@ -1,8 +1,8 @@
-"""The wire codec, in numpy: masks as positions in few bytes, values as differences in few bytes, and back.
+"""The wire codec, in numpy: turns masks into compact positions and values into compact differences, and back.
 
-Every function hands its arrays to `libsparsyedge_codec.so` without a copy and without the interpreter's lock. Floats
-are arrays of their bit patterns (`uint32`), so that -0.0 and NaN payloads survive. What came over the wire and cannot
-be right raises FrameError; edge/native/codec/codec.h says what each function does to the bits.
+Every function passes its arrays to `libsparsyedge_codec.so` without a copy and releases the interpreter's lock. Floats
+are arrays of their bit patterns (`uint32`): -0.0 and NaN payloads survive. Invalid bytes from the wire raise
+FrameError; edge/native/codec/codec.h says what each function does to the bits.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ Halves = NDArray[np.uint16]
 Positions = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
 MaskBits = NDArray[np.uint32]
-"""A bit per entry of a tensor, set where it is kept."""
+"""One bit per entry of a tensor, set if the entry is kept."""
 
 VERSION = 3
-"""Of the library's functions; se_codec_version() must say the same."""
+"""The version of the library's functions; se_codec_version() must return the same."""
 
 TRUNCATED = -1
 NO_ROOM = -5
@@ -64,14 +64,14 @@ _FAULTS = {
     TRUNCATED: "the mask's codes end too early",
     -2: "a mask names an entry outside its tensor",
     -3: "a parameter is out of range",
-    -4: "the mask's last byte has bits behind the last code",
+    -4: "the mask's last byte has bits after the last code",
     NO_ROOM: "a mask keeps more entries than its header says",
     -7: "a value or a scale is NaN or infinite",
 }
 
 
 class Coding(enum.IntEnum):
-    """How words stand for values."""
+    """How words encode values."""
 
     LOSSLESS = 0
     BF16 = 1
@@ -87,19 +87,19 @@ MAGNITUDE = 0x7FFFFFFF
 
 
 def count_nonzero(bits: Bits, significant: int = ANY_BIT) -> int:
-    """How many entries have a significant bit: with any, all but +0.0; with MAGNITUDE, all but zeros of both signs."""
+    """The number of entries with a significant bit: ANY_BIT skips only +0.0, MAGNITUDE skips zeros of both signs."""
     return _call("se_count_nonzero", bits, bits.size, significant)
 
 
 class Sparse(NamedTuple):
-    """The entries of a tensor that are not zero: where they are, in increasing order, and what they are."""
+    """The non-zero entries of a tensor: their positions, in increasing order, and their values."""
 
     positions: Positions
     values: Bits
 
 
 def nonzero(bits: Bits, room: int, significant: int = ANY_BIT) -> Sparse | None:
-    """A tensor's non-zeros; None where there are more than `room`, the number that memory is taken for."""
+    """A tensor's non-zeros; None if there are more than `room`, the number we allocate memory for."""
     positions, values = np.empty(room, dtype=np.uint32), np.empty(room, dtype=np.uint32)
     count = _call("se_nonzero", bits, bits.size, significant, positions, values, room, allowed=NO_ROOM)
     return None if count == NO_ROOM else Sparse(positions[:count], values[:count])
@@ -113,7 +113,7 @@ def complement(positions: Positions, size: int) -> Positions:
 
 
 def rice_encode(positions: Positions) -> tuple[int, Bytes]:
-    """Increasing positions as Golomb-Rice codes of their gaps: the parameter that is best for them, and the bytes."""
+    """Encode the gaps of increasing positions as Golomb-Rice codes; returns the best parameter and the bytes."""
     parameter = ctypes.c_uint32()
     codes = np.empty(_call("se_rice_plan", positions, positions.size, ctypes.byref(parameter)), dtype=np.uint8)
     _call("se_rice_encode", positions, positions.size, parameter, codes, codes.size)
@@ -121,8 +121,8 @@ def rice_encode(positions: Positions) -> tuple[int, Bytes]:
 
 
 def rice_decode(codes: Bytes, *, parameter: int, size: int, count: int) -> tuple[Positions, int]:
-    """`count` positions below `size` from the start of `codes`, and how many bytes they took."""
-    # A code has at least one bit, so memory for positions never exceeds 32 times what came over the wire.
+    """Decode `count` positions below `size` from the start of `codes`; also returns the number of bytes read."""
+    # A code has at least one bit, so memory for positions never exceeds 32 times the bytes received.
     if count > 8 * codes.size:
         raise FrameError(_FAULTS[TRUNCATED])
     positions = np.empty(count, dtype=np.uint32)
@@ -131,9 +131,9 @@ def rice_decode(codes: Bytes, *, parameter: int, size: int, count: int) -> tuple
 
 
 def dropped_ranks(base: Sparse, kept: Positions) -> tuple[Positions, Bits] | None:
-    """Which of the base's entries are not kept, as ranks by magnitude, and the base's values at those that are.
+    """The base entries that are not kept, as ranks by magnitude, and the base's values at those that are.
 
-    None where an entry is kept that the base does not have.
+    None if a kept entry is missing from the base.
     """
     if kept.size > base.positions.size:
         return None
@@ -146,32 +146,32 @@ def dropped_ranks(base: Sparse, kept: Positions) -> tuple[Positions, Bits] | Non
 
 
 def rice_mask(codes: Bytes, *, parameter: int, size: int, count: int, zeros: bool) -> tuple[MaskBits, int]:
-    """The mask whose codes list the `count` entries that are kept, or that are not; and how many bytes they took."""
+    """The mask from codes that list the `count` kept entries, or the dropped ones; also the number of bytes read."""
     mask = _empty_mask(size)
     return mask, _call("se_rice_mask", codes, codes.size, parameter, size, count, zeros, mask)
 
 
 def nonzero_mask(bits: Bits) -> tuple[MaskBits, int]:
-    """The mask of the entries with any bit set, and how many they are."""
+    """The mask of the entries with any bit set, and their number."""
     mask = _empty_mask(bits.size)
     return mask, _call("se_nonzero_mask", bits, bits.size, mask)
 
 
 def drop(mask: MaskBits, base: Bits, ranks: Positions) -> None:
-    """Take the entries of the given ranks from the mask of a base's non-zeros: undoes dropped_ranks."""
+    """Remove the entries of the given ranks from the mask of a base's non-zeros: the inverse of dropped_ranks."""
     assert mask.size == -(-base.size // 32)
     _call("se_drop", base, base.size, ranks, ranks.size, mask)
 
 
 def mask_positions(mask: MaskBits, size: int, piece: int = 1 << 14) -> Iterator[Positions]:
-    """What a mask keeps, a piece at a time; each is gone when the next is asked for."""
+    """The kept positions of a mask, a piece at a time; asking for the next piece overwrites the last."""
     positions, following = np.empty(piece, dtype=np.uint32), ctypes.c_size_t(0)
     while count := _call("se_mask_positions", mask, size, ctypes.byref(following), positions, piece):
         yield positions[:count]
 
 
 def mask_entries(mask: MaskBits, bits: Bits, piece: int = 1 << 14) -> Iterator[Bits]:
-    """The entries of a tensor that its mask keeps, in the same way."""
+    """The entries of a tensor that its mask keeps, likewise a piece at a time."""
     assert mask.size == -(-bits.size // 32)
     entries, following = np.empty(piece, dtype=np.uint32), ctypes.c_size_t(0)
     while count := _call("se_mask_entries", mask, bits, bits.size, ctypes.byref(following), entries, piece):
@@ -189,7 +189,7 @@ def _magnitude_order(bits: Bits) -> Positions:
 
 
 def gather(bits: Bits, positions: Positions) -> Bits:
-    """The entries at some positions."""
+    """The entries at the given positions."""
     values = np.empty(positions.size, dtype=np.uint32)
     _call("se_gather", bits, bits.size, positions, positions.size, values)
     return values
@@ -207,7 +207,7 @@ def split_planes(words: NDArray[Any]) -> Bytes:
 
 
 def put_plane(plane: Bytes, words: Bits, byte: int) -> None:
-    """Set one byte of each word, the lowest being number 0."""
+    """Set one byte of each word; byte 0 is the lowest."""
     assert plane.size == words.size
     _call("se_put_plane", plane, plane.size, byte, words)
 
@@ -215,9 +215,9 @@ def put_plane(plane: Bytes, words: Bits, byte: int) -> None:
 def expand(
     bits: Bits, *, count: int, mask: MaskBits | None, base: Bits | None, coding: Coding, scale: float = 0.0
 ) -> None:
-    """Make a tensor, in place, of the words of what it keeps, which are its last `count` entries; the others are zero.
+    """Expand a tensor in place: its last `count` entries hold the words of the kept values; all others become zero.
 
-    Without a mask everything is kept; without a base words stand alone. The same bits on every machine.
+    Without a mask every entry is kept; without a base words stand alone. Gives the same bits on every machine.
     """
     assert base is None or base.size == bits.size
     assert mask is None or mask.size == -(-bits.size // 32)
@@ -225,7 +225,7 @@ def expand(
 
 
 def difference(words: NDArray[Any], base: NDArray[Any]) -> NDArray[Any]:
-    """Differences of 16- or 32-bit patterns to a base, sign in the lowest bit: small numbers where values are near."""
+    """Differences of 16- or 32-bit patterns to a base, sign in the lowest bit: near values give small numbers."""
     assert (words.size, words.dtype) == (base.size, base.dtype)
     out = np.empty_like(words)
     _call(f"se_difference{8 * words.dtype.itemsize}", words, base, words.size, out)
@@ -240,9 +240,9 @@ def bf16(bits: Bits) -> Halves:
 
 
 def steps_of(bits: Bits, base: Bits) -> tuple[NDArray[np.int8], float]:
-    """Differences to the base as steps from -127 to 127 and the float32 that is one step; FrameError if not finite.
+    """Differences to the base as steps from -127 to 127, and the step size (float32); FrameError if not finite.
 
-    A step is positive where the value lies further from zero than the base, or would if it went on that way.
+    A step is positive if the value is further from zero than the base, or would be if it went on that way.
     """
     assert bits.size == base.size
     steps = np.empty(bits.size, dtype=np.int8)
@@ -299,7 +299,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _call(name: str, *arguments: Any, allowed: int = 0) -> int:
-    """Call a function of the library on arrays and numbers; a negative result but `allowed` raises FrameError."""
+    """Call a library function on arrays and numbers; a negative result other than `allowed` raises FrameError."""
     result: int = getattr(_library(), name)(*map(_native, arguments))
     if result < 0 and result != allowed:
         raise FrameError(_FAULTS[result])
@@ -307,9 +307,9 @@ def _call(name: str, *arguments: Any, allowed: int = 0) -> int:
 
 
 def _native(argument: Any) -> Any:
-    """An array as the address of its own memory, anything else as it is."""
+    """An array becomes the address of its memory; anything else stays as it is."""
     if not isinstance(argument, np.ndarray):
         return argument
     assert argument.flags.c_contiguous
-    # Half the time of `.ctypes.data`, which makes an object on the way; a frame takes a thousand of these.
+    # Twice as fast as `.ctypes.data`, which creates an object on the way; a frame takes a thousand of these calls.
     return argument.__array_interface__["data"][0]

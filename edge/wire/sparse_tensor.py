@@ -1,6 +1,6 @@
 """One weight of a frame: its mask as Golomb-Rice codes and its values as words, and back. No I/O.
 
-A receiver takes memory for the tensor itself and for a bit per entry, whatever a frame claims to keep.
+A receiver allocates the tensor itself and one bit per entry, whatever a frame claims to keep.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from sparsyedge.edge.wire.native_codec import Bits, Bytes, MaskBits, Positions
 __all__ = ["CodedWeight", "bits_of", "decode_mask", "encode_weight"]
 
 NESTED_LIMIT = 2
-"""A mask of dropped entries needs a base with at most this many non-zeros per kept one: one with more is no shorter way
-to say what is kept, and the limit lets a sender find the base's non-zeros in one pass, in memory of known size."""
+"""A mask of dropped entries needs a base with at most this many non-zeros per kept entry. With more, the mask gets no
+shorter. The limit also lets a sender find the base's non-zeros in one pass, in memory of known size.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,21 +34,21 @@ class CodedWeight:
     codes: Bytes
     words: NDArray[Any]
     positions: Positions | None
-    """What is kept; None where everything is."""
+    """The kept positions; None if all are kept."""
     base: Bits | None
     """The base's entries at those positions."""
 
 
 def bits_of(tensor: FloatArray) -> Bits:
-    """The bit patterns of a tensor's entries, in order; its own memory where it is contiguous."""
+    """The bit patterns of a tensor's entries, in order; shares its memory if contiguous."""
     return np.ascontiguousarray(tensor, dtype="<f4").reshape(-1).view(np.uint32)
 
 
 def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec: Codec) -> CodedWeight:
-    """Mask and values of a weight, relative to a base where there is one."""
+    """Mask and values of a weight, relative to a base if there is one."""
     bits = bits_of(tensor)
     base_bits = None if base is None else bits_of(base)
-    # A pruned entry may be -0.0. Without loss it stays one; a lossy code would make it a small number, so it goes.
+    # A pruned entry may be -0.0. A lossless codec keeps it; a lossy one would turn it into a small number, so it goes.
     significant = native.MAGNITUDE if CODECS[codec].lossy else native.ANY_BIT
     count = native.count_nonzero(bits, significant)
     kept = None if count == bits.size else native.nonzero(bits, count, significant)
@@ -64,7 +65,7 @@ def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec:
 
 
 def decode_mask(weight: Weight, codes: Bytes, base: Bits | None) -> tuple[MaskBits | None, int]:
-    """What a weight keeps (None for everything), and how many bytes of the codes said so."""
+    """The mask of a weight (None if it keeps everything), and the number of code bytes read."""
     if weight.mask is Mask.ALL:
         return None, 0
     if weight.mask is Mask.DROPPED:
@@ -83,14 +84,14 @@ def decode_mask(weight: Weight, codes: Bytes, base: Bits | None) -> tuple[MaskBi
 def _decode_dropped(weight: Weight, codes: Bytes, base: Bits) -> tuple[MaskBits, int]:
     mask, held = native.nonzero_mask(base)
     if not weight.kept <= held <= NESTED_LIMIT * weight.kept:
-        raise FrameError(f"it keeps {weight.kept} entries of a base that has {held}, which is not about as many")
+        raise FrameError(f"it keeps {weight.kept} entries of a base that has {held}, too different a count")
     ranks, used = native.rice_decode(codes, parameter=weight.parameter, size=held, count=held - weight.kept)
     native.drop(mask, base, ranks)
     return mask, used
 
 
 def _encode_mask(positions: Positions, size: int, base: Bits | None) -> tuple[Mask, tuple[int, Bytes], Bits | None]:
-    """The shortest way to say what is kept, that in codes with their parameter, and the base's entries there."""
+    """The shortest mask: its kind, its codes with their parameter, and the base's entries at the kept positions."""
     held = None if base is None else native.nonzero(base, min(NESTED_LIMIT * positions.size, size))
     dropped = None if held is None else native.dropped_ranks(held, positions)
     if dropped is not None:

@@ -60,15 +60,15 @@ On-device training runtime for sparse federated learning.
   report       plots of one run, or of several beside each other
   flash        make cards and phones that become devices by themselves
   edge         run this machine as a device of a fleet
-  predict      say what a run's model sees in images and .npz files
-  methods      list the methods that a run can be trained with
-  frame        look into a frame: a model or an update as it travels
-  completion   print what lets a shell complete these commands
+  predict      classify images and .npz files with a run's model
+  methods      list the training methods that a run can use
+  frame        inspect a frame: a model or an update on the wire
+  completion   print a completion script for your shell
 
 options, here and after every subcommand:
-  -h, --help     show a help page and leave
+  -h, --help     show a help page and exit
   -v, --verbose  log more, for debugging
-  --version      print the version and leave
+  --version      print the version and exit
 """
 
 
@@ -85,7 +85,7 @@ def test_another_package_can_bring_a_subcommand(
 ) -> None:
     command(lambda argv: 0)
     assert cli.main([]) == 0
-    assert "shell complete these commands\n  toy          a command of this test\n" in capsys.readouterr().out
+    assert "completion script for your shell\n  toy          a command of this test\n" in capsys.readouterr().out
 
 
 def test_another_package_cannot_replace_a_subcommand(declare: Callable[[str, str], None]) -> None:

@@ -71,13 +71,13 @@ def test_a_certificate_that_has_expired_is_said_to_have(secured: Authority, tmp_
 def test_an_identity_of_another_fleet_is_spoken_of(secured: Authority, tmp_path: Path) -> None:
     other = make_authority(tmp_path / "other")
     foreign = make_member(other, "pi-01", tmp_path / "foreign")
-    assert f"{foreign.folder}/ca.pem may be of another fleet" in why_not(secured.settings.port, foreign.tls)
+    assert f"{foreign.folder}/ca.pem may be from another fleet" in why_not(secured.settings.port, foreign.tls)
     forged = Tls(secured.folder / "ca.pem", foreign.tls.certificate, foreign.tls.key)
-    assert f"the identity in {foreign.folder} may be of another fleet" in why_not(secured.settings.port, forged)
+    assert f"the identity in {foreign.folder} may be from another fleet" in why_not(secured.settings.port, forged)
 
 
 def test_a_newcomer_at_the_port_of_members_is_told(secured: Authority) -> None:
-    assert "nobody without a certificate" in why_not(secured.settings.port, Tls(secured.folder / "ca.pem"))
+    assert "requires a certificate" in why_not(secured.settings.port, Tls(secured.folder / "ca.pem"))
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_broker_whose_certificate_has_expired_is_named(expired_broker: Authori
 def test_an_address_that_the_broker_is_not_certified_for_is_named(other_address: Authority, tmp_path: Path) -> None:
     identity = make_member(other_address, "pi-01", tmp_path / "pi-01")
     reason = why_not(other_address.settings.port, identity.tls, host="127.0.0.2")
-    assert "the broker's certificate is not one for 127.0.0.2; use a name or address" in reason
+    assert "the broker's certificate is not valid for 127.0.0.2; use a name or address" in reason
     assert "coordinator init --host" in reason
 
 

@@ -252,7 +252,7 @@ def test_a_device_does_not_take_a_broker_for_its_own_that_another_authority_vouc
 ) -> None:
     foreign = make_member(make_authority(tmp_path / "other"), "pi-01", tmp_path / "foreign").tls
     for port, tls in ((secured.settings.port, foreign), (secured.settings.enrol_port, Tls(foreign.ca))):
-        with pytest.raises(LinkError, match=r"foreign/ca\.pem may be of another fleet"):
+        with pytest.raises(LinkError, match=r"foreign/ca\.pem may be from another fleet"):
             Link("127.0.0.1", port, identity="pi-01", tls=tls).open(timeout_s=LIMIT_S)
 
 

@@ -180,7 +180,7 @@ def test_a_certificate_of_another_authority_is_not_kept(authority: Authority, tm
     invited = authority.invite("pi-01")
     identity = Identity(tmp_path / "pi-01")
     identity.begin(ca=invited.ca, signing_key=invited.signing_key, token=invited.token or "")
-    with pytest.raises(SecurityError, match="not one of the pinned authority"):
+    with pytest.raises(SecurityError, match="not from the pinned authority"):
         identity.finish((foreign.folder / "device.pem").read_text(), device="pi-01")
 
 

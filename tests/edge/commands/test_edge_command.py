@@ -81,7 +81,7 @@ def test_device_says_that_it_comes_and_when_it_is_told_to_stop_that_it_goes(
     assert (offline.state, offline.boot_id) == ("offline", online.boot_id)
     assert device.returncode == 0
     assert "Traceback" not in log
-    assert "INFO pi-01 got SIGTERM; leaving" in log
+    assert "INFO pi-01 got SIGTERM; stopping" in log
 
 
 @pytest.mark.mosquitto
@@ -98,7 +98,7 @@ def test_a_device_that_cannot_start_leaves_the_reason_with_the_broker(mosquitto:
         check=False,
     )
     assert done.returncode == 2
-    assert "absent.npz is no file" in done.stderr
+    assert "absent.npz is not a file" in done.stderr
     # Afterwards, as a coordinator that is started later would.
     watcher = Link("127.0.0.1", mosquitto, identity="watcher")
     watcher.subscribe(Topics("default").status("pi-01"))
@@ -108,7 +108,7 @@ def test_a_device_that_cannot_start_leaves_the_reason_with_the_broker(mosquitto:
     finally:
         watcher.close()
     assert status.state == "offline"
-    assert "absent.npz is no file" in status.unfit
+    assert "absent.npz is not a file" in status.unfit
 
 
 @pytest.mark.mosquitto

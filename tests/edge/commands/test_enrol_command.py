@@ -107,7 +107,7 @@ def test_a_coordinator_of_another_authority_gets_no_token(
     invited = msgspec.structs.replace(
         answering.invite("pi-01"), ca=(other.folder / "ca.pem").read_text(encoding="ascii")
     )
-    with pytest.raises(LinkError, match=r"identity/ca\.pem may be of another fleet"):
+    with pytest.raises(LinkError, match=r"identity/ca\.pem may be from another fleet"):
         enrol(invited, tmp_path / "identity", timeout_s=LIMIT_S)
     assert invited.token is not None
     assert invited.token not in caplog.text

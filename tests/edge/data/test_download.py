@@ -241,7 +241,7 @@ def test_an_answer_longer_than_the_archive_is_not_read_to_its_end(site: Site, tm
 
 def test_a_disk_without_room_is_told_before_the_download(site: Site, tmp_path: Path) -> None:
     archive = replace(site.archive(), unpacked_bytes=1 << 60)
-    with pytest.raises(OSError, match=r"it takes 1,152,921,504,607 MB there, and [\d,]+ MB are free"):
+    with pytest.raises(OSError, match=r"it needs 1,152,921,504,607 MB there, but only [\d,]+ MB are free"):
         fetch(archive, FILES, tmp_path)
     assert site.requests == []
 

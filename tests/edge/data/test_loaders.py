@@ -264,7 +264,7 @@ def test_a_device_may_have_one_class(tmp_path: Path) -> None:
         ({"names": np.array(["a", "b", "c\nd"])}, r"class called 'c\\nd'; a name has 1 to 200 printable"),
         ({"names": np.array(["a", "b", "c" * 201])}, "a name has 1 to 200 printable"),
         ({"names": np.array(["a", "b", ""])}, "a name has 1 to 200 printable"),
-        ({"names": np.arange(3)}, r"names in .* is int64 of shape \(3,\); wanted is a list of texts"),
+        ({"names": np.arange(3)}, r"names in .* is int64 of shape \(3,\); expected a list of texts"),
         ({"x_train": np.full((6, 3, 5, 7), np.nan, dtype=np.float32)}, "sample 0 .* holds nan"),
         ({"x_train": np.array([{}] * 6, dtype=object)}, "without objects"),
         ({"x_train": np.zeros((0, 5, 7, 3), np.uint8), "y_train": np.zeros(0, np.uint8)}, "has 0 classes"),

@@ -136,7 +136,7 @@ def test_a_folder_without_a_train_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_images_is_told_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is a folder without images; wanted are train/CLASS/ and test/CLASS/"):
+    with pytest.raises(DataError, match=r"is a folder without images; expected train/CLASS/ and test/CLASS/"):
         load(str(tmp_path))
 
 

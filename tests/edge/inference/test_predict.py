@@ -185,8 +185,8 @@ def test_without_pillow_an_image_of_the_right_size_is_read_and_another_is_refuse
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("absent.png", None, "is no file"),
-        ("text.txt", b"x", "is of no known kind; allowed are .npz, .ppm"),
+        ("absent.png", None, "is not a file"),
+        ("text.txt", b"x", "has an unknown file type; allowed are .npz, .ppm"),
         ("broken.png", b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "cannot be read as an image"),
         ("broken.npz", b"PK\x03\x04", "cannot be read as an .npz"),
         ("huge.ppm", b"P6 " + b"9" * 5000 + b" 1 255 x", "is not a binary PPM"),

@@ -233,7 +233,7 @@ def test_position_outside_its_tensor_is_refused() -> None:
         (b"\xff", 31, 4, 1, "outside its tensor|too early"),
         (b"\x01", 32, 10, 1, "out of range"),
         (b"\x01", 0, 2**32, 1, "out of range"),
-        (b"\x03", 0, 10, 1, "behind the last code"),
+        (b"\x03", 0, 10, 1, "after the last code"),
     ],
 )
 def test_codes_that_cannot_be_right_are_refused(
