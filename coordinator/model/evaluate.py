@@ -8,19 +8,22 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.coordinator.record.metrics import LEVEL_PREFIX
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
-__all__ = ["Evaluator", "Extend", "evaluation_samples", "global_sparsity"]
+__all__ = ["Evaluate", "Evaluator", "Extend", "evaluate_levels", "evaluation_samples", "global_sparsity"]
 
 EVALUATION_BATCH = 50
 """Small enough that activations take less memory than the model does."""
 
+Evaluate = Callable[[State], Evaluation]
 Extend = Callable[[Evaluation], Evaluation]
 
 
@@ -55,6 +58,14 @@ class Evaluator:
 
 def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return counts if not len(total) else total + counts
+
+
+def evaluate_levels(evaluate: Evaluate, state: State, manifest: Manifest) -> dict[str, float]:
+    """Measure the accuracy at each group's own sparsity: groups with a target start from the model pruned to it."""
+    return {
+        f"{LEVEL_PREFIX}{sparsity:g}": evaluate(prune_global(state, manifest.prunable, sparsity)).accuracy
+        for sparsity in sorted(set(manifest.method.sparsities))
+    }
 
 
 def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) -> float:
