@@ -6,6 +6,7 @@
     ├── ArtifactError          exported graphs: missing file, wrong hash, other version
     ├── FrameError             a model or update that came over the wire and cannot be trusted
     │   └── VersionError       a message of a version, or with a feature, that this side does not have
+    ├── DamagedFileError       a file of our own: cut, altered, or written by another version
     ├── LinkError              the broker: unreachable, refused, silent for too long
     │   └── MessageTooLarge    one message that the broker would not take; the link is as good as before
     ├── SecurityError          an identity, token or signature: missing, refused, not the one that is trusted
@@ -21,6 +22,7 @@ A message says what, where, the value, what is allowed and the next move.
 __all__ = [
     "ArtifactError",
     "ConfigError",
+    "DamagedFileError",
     "DataError",
     "FlashError",
     "FrameError",
@@ -58,6 +60,10 @@ class FrameError(SparsyedgeError):
 
 class VersionError(FrameError):
     """A message needs a version or a feature that this side does not have; the text says which side to upgrade."""
+
+
+class DamagedFileError(SparsyedgeError):
+    """A file that sparsyedge wrote itself is damaged, or was written by another version."""
 
 
 class LinkError(SparsyedgeError):

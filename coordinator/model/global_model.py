@@ -12,11 +12,11 @@ from functools import partial
 from sparsyedge.coordinator.aggregation.server_optimizer import make_optimizer
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.model_files import ModelFiles, Version
-from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.errors import ArtifactError, DamagedFileError, RunError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Blob, Delta
-from sparsyedge.edge.tensors import State, model_id
+from sparsyedge.edge.tensors import State, Tensors, model_id
 from sparsyedge.edge.wire.error_feedback import Coded, encode_with_feedback, unpack_residual
 from sparsyedge.edge.wire.frame import decode_frame, frame_of, read_header
 
@@ -110,7 +110,7 @@ class GlobalModel:
         """Make a version from disk the present one."""
         self._state = decode_frame(version.frame, self._manifest.shapes).state
         self._round = version.round
-        self._residual = version.residual
+        self._residual = self._unpack_residual(version)
         self._optimizer.unpack(version.optimizer)
         self.id = version.model_id
         self.blob = blob_of(version.frame)
@@ -131,11 +131,20 @@ class GlobalModel:
                 frame = self._encode(self._state, round_number=version.round, base_id=before.model_id, base=base)
                 yield before.model_id, frame
 
-    def _code(self, mean: State, *, base: State | None, round_number: int) -> Coded:
+    def _unpack_residual(self, version: Version) -> Tensors:
         shapes = {name: self._manifest.shapes[name] for name in self._manifest.prunable}
+        try:
+            return unpack_residual(version.residual, shapes)
+        except DamagedFileError as error:
+            raise RunError(
+                f"the model of round {version.round} in {self._config.run_path} cannot be read: {error}; continue the "
+                f"run with the version of sparsyedge that began it, or start a new one"
+            ) from error
+
+    def _code(self, mean: State, *, base: State | None, round_number: int) -> Coded:
         return encode_with_feedback(
             mean,
-            unpack_residual(self._residual, shapes),
+            self._residual,
             run=self._config.name,
             round_number=round_number,
             base_id=self.id,

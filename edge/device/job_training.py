@@ -54,7 +54,7 @@ class JobTraining:
         # auto-beta derives its exponents from the round's model; a session that loads another would derive others.
         if self._job_path is None or manifest.method.reparametrisation == "auto-beta":
             return run()
-        unfinished = UnfinishedJob(self._job_path, manifest.shapes, manifest.prunable)
+        unfinished = UnfinishedJob(self._job_path, manifest.shapes)
         done = None
         if (found := unfinished.load(key)) is not None:
             progress, state = found

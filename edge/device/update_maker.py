@@ -15,7 +15,7 @@ from sparsyedge.edge.device.job_training import JobTraining
 from sparsyedge.edge.device.outbox import Pending
 from sparsyedge.edge.device.round_watch import RoundWatch
 from sparsyedge.edge.device.task_inputs import TaskInputs
-from sparsyedge.edge.errors import FrameError, TrainingError
+from sparsyedge.edge.errors import DamagedFileError, TrainingError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.chunks import blob_of
@@ -144,7 +144,7 @@ class UpdateMaker:
         shapes = {name: manifest.shapes[name] for name in manifest.prunable}
         try:
             return unpack_residual(self._outbox.residual(task), shapes)
-        except FrameError as error:
+        except DamagedFileError as error:
             log.warning("round %d: what earlier updates left over is lost: %s", task.round, error)
             return {}
 
