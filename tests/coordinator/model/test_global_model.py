@@ -18,12 +18,13 @@ from sparsyedge.coordinator.fleet.announcements import Announcements
 from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.model.deliver import deliver_model
 from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.model_files import ModelFiles
 from sparsyedge.coordinator.model.run_model import RunModel, open_model
 from sparsyedge.coordinator.model.update_files import UpdateFiles
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.rounds.events import OpenRound
-from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.errors import ArtifactError, RunError
 from sparsyedge.edge.inference.description import read_description
 from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 from sparsyedge.edge.model.prune import prune_global
@@ -232,6 +233,17 @@ def test_a_round_that_is_closed_again_after_a_crash_gives_the_same_model(run: Ru
     run.close()
     assert run.model.id == expected
     assert run.model.deltas == deltas
+
+
+@pytest.mark.parametrize("residual", [b"too short", b"SEF5" + bytes(100)])
+def test_a_residual_that_is_damaged_or_of_another_version_stops_the_run_before_a_round_is_trained(
+    run: Run, residual: bytes
+) -> None:
+    run.play(1)
+    files = ModelFiles(run.config.run_path)
+    files.save(msgspec.structs.replace(files.load(2), residual=residual))
+    with pytest.raises(RunError, match=r"the model of round 2 in .* cannot be read: .*; continue the run with"):
+        run.load(2)
 
 
 def test_a_coordinator_that_starts_again_goes_on_as_if_it_had_not(
