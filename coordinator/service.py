@@ -23,9 +23,11 @@ from sparsyedge.coordinator.fleet.leader import Leader
 from sparsyedge.coordinator.fleet.lease import FleetLease
 from sparsyedge.coordinator.fleet.lock import RunLock
 from sparsyedge.coordinator.fleet.run_key import check_run_key, open_run_key
-from sparsyedge.coordinator.model.evaluate import Evaluator, Extend, evaluation_samples, global_sparsity
-from sparsyedge.coordinator.model.global_model import Evaluate, GlobalModel
+from sparsyedge.coordinator.model.deliver import deliver_model
+from sparsyedge.coordinator.model.evaluate import Evaluate, Evaluator, Extend, evaluation_samples, global_sparsity
+from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.model.initial_model import is_begun, keep_beginning, kept_initial_model, read_given_model
+from sparsyedge.coordinator.model.run_model import open_model
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.coordinator.record.store import STORE_NAME, Store
@@ -230,7 +232,7 @@ class Coordinator:
             remove_leftovers(self._config.run_path / folder)
         if self._config.initial is not None:
             self._initial = kept_initial_model(self._config.run_path, self._artifacts.manifest)
-        model = GlobalModel(
+        model = open_model(
             self._config,
             self._artifacts,
             self._initial,
@@ -253,6 +255,9 @@ class Coordinator:
         )
         outcome = leader.lead()
         # A run that was stopped before its first round closed has nothing that its user has not got already.
-        sha256 = model.deliver() if store.progress().closed_round else None
+        sha256 = self._deliver(model.present, store) if store.progress().closed_round else None
         store.end_run(outcome, model_sha256=sha256)
         self._observer.run_ended(state=outcome, reason="")
+
+    def _deliver(self, model: GlobalModel, store: Store) -> str:
+        return deliver_model(self._config, self._artifacts, model, store=store, evaluate=self._evaluate)

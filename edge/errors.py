@@ -6,6 +6,7 @@
     ├── ArtifactError          exported graphs: missing file, wrong hash, other version
     ├── FrameError             a model or update from the wire that we cannot trust
     │   └── VersionError       a message whose version or feature this side lacks
+    ├── DamagedFileError       a file of our own: cut, altered, or written by another version
     ├── LinkError              the broker: unreachable, refused, silent for too long
     │   └── MessageTooLarge    one message too large for the broker; the link still works
     ├── SecurityError          an identity, token or signature: missing, refused, not trusted
@@ -21,6 +22,7 @@ A message says what, where, the value, what is allowed and the next move.
 __all__ = [
     "ArtifactError",
     "ConfigError",
+    "DamagedFileError",
     "DataError",
     "FlashError",
     "FrameError",
@@ -58,6 +60,10 @@ class FrameError(SparsyedgeError):
 
 class VersionError(FrameError):
     """A message needs a version or feature that this side lacks; the text says which side to upgrade."""
+
+
+class DamagedFileError(SparsyedgeError):
+    """A file that sparsyedge wrote itself is damaged, or was written by another version."""
 
 
 class LinkError(SparsyedgeError):

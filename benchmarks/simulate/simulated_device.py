@@ -11,10 +11,9 @@ from sparsyedge.benchmarks.simulate.hostile_members import ATTACKS
 from sparsyedge.benchmarks.simulate.shares import Shares
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.device.agent import Agent
-from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.device.energy import EnergyMeter, open_meter
-from sparsyedge.edge.device.outbox import Outbox
+from sparsyedge.edge.device.equipment import DeviceFiles, Equipment, LocalData, Power
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Topics
 from sparsyedge.edge.training.session import Runtime
@@ -75,18 +74,13 @@ class DeviceRoom:
         return Member(device=device, topics=self.topics, boot_id=BOOT_ID, software=SOFTWARE, samples=len(samples))
 
     def _agent(self, device: str, courier: Courier, samples: Samples, holder: SessionHolder) -> tuple[Agent, Courier]:
-        folder = self._devices_dir / device
-        agent = Agent(
-            device,
-            courier,
-            samples=samples,
-            meter=self._meter,
-            cache=Cache(folder),
-            outbox=Outbox(folder / "outbox"),
+        equipment = Equipment(
+            data=LocalData(samples),
+            files=DeviceFiles(self._devices_dir / device, keeps_jobs=False),
             holder=holder,
-            until_finished=True,
+            power=Power(self._meter),
         )
-        return agent, courier
+        return Agent(courier, equipment, until_finished=True), courier
 
 
 def _holder(setup: Setup) -> SessionHolder:

@@ -16,10 +16,10 @@ from typing import ClassVar
 import numpy as np
 
 from sparsyedge.coordinator.aggregation_config import OptimizerName, ServerOptimizerConfig
-from sparsyedge.edge.errors import RunError, SparsyedgeError
+from sparsyedge.edge.errors import DamagedFileError, RunError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.wire.frame import decode_frame, frame_of
+from sparsyedge.edge.wire.local_tensors import open_tensors, pack_tensors
 
 __all__ = ["OPTIMIZERS", "ServerOptimizer", "make_optimizer"]
 
@@ -75,22 +75,19 @@ class ServerOptimizer:
     # ---- over restarts -----------------------------------------------------------------------------------------------
 
     def pack(self) -> bytes:
-        """The memory as bytes; empty where there is none."""
+        """Pack the memory for a file; no bytes where there is none."""
         state = {f"{slot}/{name}": tensor for slot, held in self._memory.items() for name, tensor in held.items()}
-        if not state:
-            return b""
-        prunable = [f"{slot}/{name}" for slot in self._memory for name in self._prunable]
-        return frame_of(state, run="optimizer", round_number=0, base_id="", prunable=prunable)
+        return pack_tensors(state) if state else b""
 
     def unpack(self, packed: bytes) -> None:
-        """Go on with what another process has packed; raises RunError where that is not this optimizer's memory."""
+        """Take over a packed memory; raises RunError where it is not this optimizer's."""
         self._memory = {slot: {} for slot in self.slots}
         if not packed:
             return
         shapes = {f"{slot}/{name}": self._shapes[name] for slot in self._memory for name in self._trained}
         try:
-            state = decode_frame(packed, shapes).state
-        except SparsyedgeError as error:
+            state = dict(open_tensors(packed).tensors(shapes))
+        except DamagedFileError as error:
             raise RunError(f"the memory of server optimizer {self._config.name} cannot be read: {error}") from error
         for slot in self._memory:
             self._memory[slot] = {name: state[f"{slot}/{name}"] for name in self._trained}

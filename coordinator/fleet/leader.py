@@ -29,7 +29,7 @@ from sparsyedge.coordinator.fleet.task_watch import TaskWatch
 from sparsyedge.coordinator.fleet.update_effects import UpdateEffects
 from sparsyedge.coordinator.fleet.uploads import Uploads
 from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
-from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.run_model import RunModel
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.store import RunOutcome, Store
 from sparsyedge.coordinator.rounds import events
@@ -62,7 +62,7 @@ class Leader:
         *,
         link: Channel,
         store: Store,
-        model: GlobalModel,
+        model: RunModel,
         observer: Observer,
         interrupted: threading.Event,
         check: Callable[[], None] = lambda: None,
@@ -89,7 +89,8 @@ class Leader:
         rounds = RoundEffects(
             config.rounds,
             store=store,
-            model=model,
+            model=model.present,
+            closing=model.closing,
             observer=observer,
             announcements=announcements,
             uploads=uploads,
@@ -101,7 +102,7 @@ class Leader:
         updates = UpdateEffects(
             config.name,
             store=store,
-            model=model,
+            updates=model.updates,
             observer=observer,
             announcements=announcements,
             publisher=publisher,
@@ -110,7 +111,7 @@ class Leader:
         )
         state = restore(
             plan_of(config, artifacts.manifest, first_round=progress.first_round, takes_turns=takes_turns),
-            model.id,
+            model.present.id,
             progress,
             clock(),
             times=store.response_times(),

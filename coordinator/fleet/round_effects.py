@@ -11,6 +11,7 @@ from sparsyedge.coordinator.fleet.reports import Reports
 from sparsyedge.coordinator.fleet.uploads import Uploads
 from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
 from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.round_closing import RoundClosing
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.rounds.deadlines import MOST_S
@@ -38,6 +39,7 @@ class RoundEffects:
         *,
         store: Store,
         model: GlobalModel,
+        closing: RoundClosing,
         observer: Observer,
         announcements: Announcements,
         uploads: Uploads,
@@ -49,6 +51,7 @@ class RoundEffects:
         self._rounds = rounds
         self._store = store
         self._model = model
+        self._closing = closing
         self._observer = observer
         self._announcements = announcements
         self._uploads = uploads
@@ -115,7 +118,7 @@ class RoundEffects:
         for device, reason in self._uploads.unfinished().items():
             self._refusals.count(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
         self._refusals.flush()
-        self._model.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
+        self._closing.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.rounds()[-1])
         return self.model_ready()
 

@@ -6,7 +6,7 @@ from sparsyedge.coordinator.fleet.announcements import Announcements
 from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.fleet.refusals import Refusals
 from sparsyedge.coordinator.fleet.uploads import Uploads
-from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.round_updates import RoundUpdates
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.rounds.events import (
@@ -33,7 +33,7 @@ class UpdateEffects:
         run: str,
         *,
         store: Store,
-        model: GlobalModel,
+        updates: RoundUpdates,
         observer: Observer,
         announcements: Announcements,
         publisher: Publisher,
@@ -42,7 +42,7 @@ class UpdateEffects:
     ) -> None:
         self._run = run
         self._store = store
-        self._model = model
+        self._updates = updates
         self._observer = observer
         self._announcements = announcements
         self._publisher = publisher
@@ -69,7 +69,7 @@ class UpdateEffects:
         if upload is None:
             return None
         try:
-            self._model.verify(upload.offer, upload.assembly.content())
+            self._updates.verify(upload.offer, upload.assembly.content())
         except FrameError as error:
             return UpdateInvalid(command.device, command.update, one_line(str(error)))
         return UpdateVerified(command.device, command.update)
@@ -78,7 +78,7 @@ class UpdateEffects:
         """Record the update, unless that was done before, and only then tell the device."""
         upload = None if command.again else self._uploads.get(command.device, command.update)
         if upload is not None:
-            self._model.accept(command.device, upload.offer, upload.assembly.content())
+            self._updates.accept(command.device, upload.offer, upload.assembly.content())
             self._observer.update_accepted(
                 round_number=command.round,
                 device=command.device,

@@ -8,19 +8,22 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.coordinator.record.metrics import LEVEL_PREFIX
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
-__all__ = ["Evaluator", "Extend", "evaluation_samples", "global_sparsity"]
+__all__ = ["Evaluate", "Evaluator", "Extend", "evaluate_levels", "evaluation_samples", "global_sparsity"]
 
 EVALUATION_BATCH = 50
 """Small enough that activations take less memory than the model does."""
 
+Evaluate = Callable[[State], Evaluation]
 Extend = Callable[[Evaluation], Evaluation]
 
 
@@ -28,16 +31,16 @@ class Evaluator:
     """Evaluates states on one set of samples."""
 
     def __init__(self, session: EvalSession, samples: Samples, extend: Extend | None = None) -> None:
-        """`extend` adds to each evaluation what its caller knows beyond the samples."""
+        """`extend` adds what the caller measures beyond the samples to each evaluation."""
         self._session = session
         self._samples = samples
         self._extend = extend
 
     def __call__(self, state: State) -> Evaluation:
-        """Accuracy and loss of the state over all samples, by its running statistics."""
+        """Measure accuracy and loss over all samples, with the state's running statistics."""
         self._session.load(state)
         loss_sum = 0.0
-        # As many places as the model has classes, which the first batch shows.
+        # One place per class; the first batch shows how many there are.
         right, seen = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         for start in range(0, len(self._samples), EVALUATION_BATCH):
             stop = min(start + EVALUATION_BATCH, len(self._samples))
@@ -57,17 +60,25 @@ def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int6
     return counts if not len(total) else total + counts
 
 
+def evaluate_levels(evaluate: Evaluate, state: State, manifest: Manifest) -> dict[str, float]:
+    """Measure the accuracy at each group's own sparsity: groups with a target start from the model pruned to it."""
+    return {
+        f"{LEVEL_PREFIX}{sparsity:g}": evaluate(prune_global(state, manifest.prunable, sparsity)).accuracy
+        for sparsity in sorted(set(manifest.method.sparsities))
+    }
+
+
 def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) -> float:
-    """The share of prunable weights that are exactly zero."""
+    """Return the share of prunable weights that are exactly zero."""
     names = tuple(prunable)
     size = sum(state[name].size for name in names)
     return 1.0 - count_nonzero(state, names) / size if size else 0.0
 
 
 def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:
-    """The test part with the labels that the model knows its classes by; raises DataError where it does not fit.
+    """Return the test part with the model's labels; raises DataError where it does not fit.
 
-    Classes that go by name may be missing. By number alone, another number of them means another data set.
+    With class names, classes may be missing. Without names, another number of classes means another data set.
     """
     by_name = dataset.names and manifest.class_names
     if not by_name and dataset.classes != manifest.classes:

@@ -1,4 +1,4 @@
-"""The masks of a run's models on disk, one bit per prunable weight: what the overlap between any two rounds needs."""
+"""The masks of a run's models on disk, one bit per prunable weight; the report compares them between rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsyedge.edge.storage import write_atomically
 __all__ = ["MaskFiles"]
 
 KEPT_MASKS = 100
-"""About so many of a run are kept: a heat map shows no more, and a long run must not fill the disk."""
+"""About how many masks a run keeps: a heat map shows no more, and a long run must not fill the disk."""
 
 
 class MaskFiles:
@@ -22,15 +22,15 @@ class MaskFiles:
         self._rounds = rounds
 
     def wants(self, round_number: int) -> bool:
-        """Whether the mask of that round's model is one of those that are kept."""
+        """Tell whether to keep the mask of this round's model."""
         return round_number == self._rounds or round_number % max(1, self._rounds // KEPT_MASKS) == 0
 
     def save(self, round_number: int, packed: bytes) -> None:
-        """Keep a mask as `metrics.pack_mask` makes it."""
+        """Keep a mask that `metrics.pack_mask` made."""
         write_atomically(self._path(round_number), zstandard.compress(packed, 3))
 
     def load(self) -> dict[int, bytes]:
-        """All masks, in order of rounds."""
+        """Return all masks, in order of rounds."""
         rounds = sorted(int(path.stem) for path in self._folder.glob("*.mask"))
         return {number: zstandard.decompress(self._path(number).read_bytes()) for number in rounds}
 

@@ -3,7 +3,7 @@
     models/<round>.model     the model that the round starts from
 
 A file is named by its round and is a function of the files before it and of the accepted updates, so a round that is
-closed once more after a crash writes the same file again.
+closed again after a crash writes the same file again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparsyedge.edge.storage import write_atomically
 __all__ = ["KEPT_BASES", "ModelFiles", "Version"]
 
 KEPT_BASES = 3
-"""ModelFiles before the present one: a device that holds one of them gets a difference to it."""
+"""Versions kept before the present one. A device that holds one of them gets a difference to it."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,9 +31,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     frame: bytes
     """The model as a frame that stands alone, without loss."""
     delta: bytes = b""
-    """The same model as the run's codec says it to devices that hold the version before; empty where there is none."""
+    """The same model in the run's codec, for devices that hold the version before; empty for the first."""
     residual: bytes = b""
-    """What the codec has rounded away so far, packed: the next version has it added."""
+    """What the codec has rounded away so far, packed; the next version adds it."""
     optimizer: bytes = b""
     """What the server optimizer remembers, packed."""
 
@@ -45,14 +45,14 @@ class ModelFiles:
         self._folder = run_dir / "models"
 
     def save(self, version: Version) -> None:
-        """Keep a version durably, and forget those that are too old to be anybody's base."""
+        """Keep a version durably, and remove those too old to be a base."""
         write_atomically(self._path(version.round), msgspec.msgpack.encode(version))
         for number in self.rounds():
             if not version.round - KEPT_BASES <= number <= version.round:
                 self._path(number).unlink()
 
     def load(self, round_number: int) -> Version:
-        """The version that a round starts from; raises RunError where it is not there or not whole."""
+        """Return the version that a round starts from; raises RunError where it is missing or damaged."""
         path = self._path(round_number)
         try:
             return msgspec.msgpack.decode(path.read_bytes(), type=Version)
@@ -62,13 +62,13 @@ class ModelFiles:
             raise RunError(f"the model of round {round_number} in {path} is damaged: {error}") from error
 
     def before(self, round_number: int, *, since: int = 1) -> Iterator[Version]:
-        """The versions before that of a round, the latest first; those before round `since` are not even read."""
+        """Yield the versions before a round's, the latest first; reads none before round `since`."""
         for number in reversed(self.rounds()):
             if max(since, round_number - KEPT_BASES) <= number < round_number:
                 yield self.load(number)
 
     def rounds(self) -> list[int]:
-        """The rounds whose models are there, in order."""
+        """Return the rounds whose models are on disk, in order."""
         return sorted(int(path.stem) for path in self._folder.glob("*.model") if path.stem.isdecimal())
 
     def _path(self, round_number: int) -> Path:

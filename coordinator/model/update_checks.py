@@ -15,22 +15,22 @@ from sparsyedge.edge.wire.frame import FrameHeader, LazyFrame, decode_lazily
 __all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
 
 FRAME_SLACK_BYTES = 128 << 10
-"""Header and digest, and what zstd adds to bytes that it cannot compress."""
+"""Room for the header, the digest, and what zstd adds to bytes that it cannot compress."""
 
 
 def nonzero_budget(manifest: Manifest) -> int:
-    """How many prunable weights of an update may differ from zero, or from the base where changes are pruned."""
+    """Return how many prunable weights may differ from zero, or from the base where changes are pruned."""
     method = manifest.method
     size = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
-    # A device of the densest group may send the most.
+    # The densest group sends the most.
     return size if method.uplink == "whole" else size - removed_count(size, min(method.sparsity, *method.sparsities, 1))
 
 
 def max_update_bytes(manifest: Manifest) -> int:
-    """No frame of an honest update is larger: all that it may keep and a bit per entry for masks, uncompressed."""
+    """Bound the frame of an honest update: every value it may keep and a bit per entry for masks, uncompressed."""
     entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
     prunable = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
-    # Where changes are pruned, and not weights, all weights travel.
+    # Where changes are pruned rather than weights, all weights travel.
     kept = nonzero_budget(manifest) if manifest.method.uplink == "weights" else prunable
     return 4 * (entries - prunable + kept) + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
@@ -38,7 +38,7 @@ def max_update_bytes(manifest: Manifest) -> int:
 def verify_update(
     frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str, base_state: State | None = None
 ) -> LazyFrame:
-    """The update, without its zeros; raises FrameError where it is not one for this round or would harm the average.
+    """Decode an update lazily; raises FrameError where it is not for this round or would harm the average.
 
     An update may come as a difference to model `base`, and then needs `base_state`.
     """

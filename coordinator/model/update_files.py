@@ -1,4 +1,4 @@
-"""The accepted updates of the round that is open, as frames on disk."""
+"""The accepted updates of the open round, as frames on disk."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class UpdateFiles:
         write_atomically(self._path(round_number, device), frame)
 
     def load(self, round_number: int, device: str) -> bytes:
-        """The frame of an accepted update."""
+        """Return the frame of an accepted update."""
         return self._path(round_number, device).read_bytes()
 
     def drop(self, round_number: int) -> None:
-        """Remove the updates of this round and of all before it; they live on in its model."""
+        """Remove the updates of this round and of all before it; the round's model contains them."""
         for folder in self._folder.glob("*"):
             if folder.name.isdecimal() and int(folder.name) <= round_number:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -25,12 +25,11 @@ from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.data import Dataset, check_classes, form_of, lda_partition, load
 from sparsyedge.edge.data.form import describe
 from sparsyedge.edge.device.agent import Agent
-from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.courier import Courier, Member, last_word, offline_status
 from sparsyedge.edge.device.energy import EnergyMeter, measure_idle, open_meter
+from sparsyedge.edge.device.equipment import DeviceFiles, Equipment, LocalData, Power, Signing
 from sparsyedge.edge.device.limits import Limits, read_vitals
 from sparsyedge.edge.device.notify import Supervisor
-from sparsyedge.edge.device.outbox import Outbox
 from sparsyedge.edge.errors import ConfigError, LinkError, SparsyedgeError
 from sparsyedge.edge.protocol.broker_refusal import retry_delay_s
 from sparsyedge.edge.protocol.messages import Offer, Topics
@@ -167,22 +166,19 @@ def _run(
     work_dir = _work_dir(config)
     courier = Courier(link, member, trust=_trust(config, identity, work_dir))
     supervisor = Supervisor()
-    agent = Agent(
-        config.id,
-        courier,
-        samples=dataset.train,
-        class_names=dataset.names,
-        meter=meter,
-        idle_w=_idle_watts(meter, config.idle_s),
-        cache=Cache(work_dir),
-        outbox=Outbox(work_dir / "outbox"),
-        job_path=work_dir / "job.checkpoint",
+    equipment = Equipment(
+        data=LocalData(dataset.train, dataset.names),
+        files=DeviceFiles(work_dir),
         holder=holder,
+        power=Power(meter, idle_w=_idle_watts(meter, config.idle_s)),
+        signing=Signing(identity.signing_key if identity else None, sign=partial(_sign, config, identity)),
+    )
+    agent = Agent(
+        courier,
+        equipment,
         limits=Limits(config.limits, vitals=lambda: read_vitals(work_dir)),
         supervisor=supervisor,
         until_finished=until_finished,
-        signing_key=identity.signing_key if identity else None,
-        sign=partial(_sign, config, identity),
     )
     # Subscribe before the link opens: by the first event, the broker knows our subscriptions.
     courier.join()

@@ -107,6 +107,11 @@ class Courier:
         self._announced = 0
         """How often a task has come, the same one included."""
 
+    @property
+    def device(self) -> str:
+        """The device's id."""
+        return self._member.device
+
     # ---- status and task ---------------------------------------------------------------------------------------------
 
     def join(self) -> None:

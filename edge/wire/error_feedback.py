@@ -18,7 +18,8 @@ import numpy as np
 
 from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, State, Tensors
 from sparsyedge.edge.wire.codecs import CODECS, Codec, codec_for
-from sparsyedge.edge.wire.frame import decode_lazily, encode_frame, frame_of
+from sparsyedge.edge.wire.frame import encode_frame
+from sparsyedge.edge.wire.local_tensors import open_tensors, pack_tensors
 
 __all__ = ["Coded", "compensate", "encode_with_feedback", "left_over", "pack_residual", "unpack_residual"]
 
@@ -86,10 +87,10 @@ def _lacking(sent: FloatArray, decoded: FloatArray) -> FloatArray:
 
 
 def pack_residual(residual: Tensors) -> bytes:
-    """A residual as bytes for a file, itself a frame; empty if there is none."""
-    return frame_of(residual, run="", round_number=0, base_id="", prunable=residual.keys()) if residual else b""
+    """Pack a residual for a file; no bytes where there is none."""
+    return pack_tensors(residual) if residual else b""
 
 
 def unpack_residual(content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """The residual of the weights with these shapes; raises FrameError if the bytes are not one."""
-    return decode_lazily(content, shapes) if content else {}
+    """Return the residual of the weights with these shapes; raises DamagedFileError where the bytes are not one."""
+    return open_tensors(content).tensors(shapes) if content else {}

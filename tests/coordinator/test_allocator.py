@@ -16,7 +16,7 @@ from fixtures.reports import plain_report
 
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.run_model import open_model
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.model.artifacts import Artifacts, BatchNorm, Manifest, Parameter
@@ -76,9 +76,10 @@ class Run:
             aggregation=AggregationConfig(rule=rule),
         )
         self.store = Store.create(folder, name="r", fleet="f", rounds=ROUNDS, dense_bytes=1, config="{}")
-        self.model = GlobalModel(
+        self.parts = open_model(
             config, artifacts, initial, store=self.store, evaluate=lambda state: Evaluation(0.5, 1.0)
         )
+        self.model = self.parts.present
 
     def train(self, round_number: int, base: State) -> Path:
         """The frame of one device, which is as good as any."""
@@ -110,9 +111,9 @@ class Run:
         for device in self.devices:
             frame = update.read_bytes()
             offer = offer_of(frame, round_number, model.id)
-            model.verify(offer, frame)
-            model.accept(device, offer, frame)
-        model.close_round(round_number, self.devices, elapsed_s=lambda: 1.0)
+            self.parts.updates.verify(offer, frame)
+            self.parts.updates.accept(device, offer, frame)
+        self.parts.closing.close_round(round_number, self.devices, elapsed_s=lambda: 1.0)
 
 
 def offer_of(frame: bytes, round_number: int, base: str) -> Offer:

@@ -19,7 +19,7 @@ from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.fleet.lease import FleetLease
 from sparsyedge.coordinator.fleet.lock import RunLock
-from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.round_closing import RoundClosing
 from sparsyedge.coordinator.record.store import STORE_NAME, ClosedRound, Store
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import RunError
@@ -104,7 +104,7 @@ def test_chunks_that_a_killed_coordinator_left_on_the_broker_are_withdrawn_by_th
 ) -> None:
     with monkeypatch.context() as patch:
         # It dies when its round closes, and whatever it has published stays.
-        patch.setattr(GlobalModel, "close_round", die)
+        patch.setattr(RoundClosing, "close_round", die)
         run = fleet.start(rounds=1, cohort_size=1)
         (device,) = fleet.join("d1")
         device.deliver(device.until_round(1))
@@ -131,7 +131,7 @@ def test_chunks_that_a_killed_coordinator_left_on_the_broker_are_withdrawn_by_th
 def test_a_round_that_had_all_its_updates_is_closed_after_the_restart(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    die_in_closing_the_only_round(fleet, monkeypatch, GlobalModel)
+    die_in_closing_the_only_round(fleet, monkeypatch, RoundClosing)
     summary = fleet.start().result()
     assert summary.run.model_id == model_id(average([(10, answer("d1", 1, fleet.initial))]))
 

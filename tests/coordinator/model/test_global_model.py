@@ -16,11 +16,15 @@ from fixtures.reports import plain_report
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.announcements import Announcements
 from sparsyedge.coordinator.fleet.publisher import Publisher
+from sparsyedge.coordinator.model.deliver import deliver_model
 from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.model_files import ModelFiles
+from sparsyedge.coordinator.model.run_model import RunModel, open_model
+from sparsyedge.coordinator.model.update_files import UpdateFiles
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.rounds.events import OpenRound
-from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.errors import ArtifactError, RunError
 from sparsyedge.edge.inference.description import read_description
 from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 from sparsyedge.edge.model.prune import prune_global
@@ -114,13 +118,17 @@ class Run:
         self.artifacts = artifacts
         self.initial = initial
         self.store = Store.create(folder, name="r", fleet="f", rounds=99, dense_bytes=1, config="{}")
-        self.model = self.load(1)
+        self.parts = self.load(1)
         self.devices = [Device(name, artifacts.manifest) for name in DEVICES]
         self.round = 0
         self.move = 0.01
 
-    def load(self, round_number: int) -> GlobalModel:
-        return GlobalModel(
+    @property
+    def model(self) -> GlobalModel:
+        return self.parts.present
+
+    def load(self, round_number: int) -> RunModel:
+        return open_model(
             self.config,
             self.artifacts,
             self.initial,
@@ -140,11 +148,16 @@ class Run:
             state = device.fetch(model, self.initial)
             frame = device.update(state, model, codec=self.config.codec, round_number=self.round, move=self.move)
             offer = offer_of(frame, self.round, model.id)
-            model.verify(offer, frame)
-            model.accept(device.name, offer, frame)
+            self.parts.updates.verify(offer, frame)
+            self.parts.updates.accept(device.name, offer, frame)
+
+    def deliver(self) -> None:
+        deliver_model(
+            self.config, self.artifacts, self.model, store=self.store, evaluate=lambda state: Evaluation(0.5, 1.0)
+        )
 
     def close(self) -> None:
-        self.model.close_round(self.round, DEVICES, elapsed_s=lambda: 1.0)
+        self.parts.closing.close_round(self.round, DEVICES, elapsed_s=lambda: 1.0)
 
     def play(self, rounds: int) -> None:
         for _ in range(rounds):
@@ -176,7 +189,7 @@ def test_updates_are_nested_from_round_2_and_models_from_round_3(run: Run) -> No
     masks: list[tuple[Mask, Mask | None]] = []
     for number in range(1, 5):
         run.accept_updates()
-        up = read_header(run.model._updates.load(number, "d1")).weights[0].mask
+        up = read_header(UpdateFiles(run.config.run_path).load(number, "d1")).weights[0].mask
         down = read_header(run.devices[0].fetched).weights[0].mask if number > 1 else None
         masks.append((up, down))
         run.close()
@@ -188,7 +201,7 @@ def test_frames_carry_the_codec_of_the_run(run: Run) -> None:
     codec = run.config.codec
     run.play(1)
     run.accept_updates()
-    assert read_header(run.model._updates.load(2, "d1")).codec == codec
+    assert read_header(UpdateFiles(run.config.run_path).load(2, "d1")).codec == codec
     run.close()
     run.accept_updates()
     assert read_header(run.devices[0].fetched).codec == codec
@@ -210,16 +223,27 @@ def test_a_device_a_few_rounds_behind_gets_a_difference_and_an_older_one_the_who
 def test_a_round_that_is_closed_again_after_a_crash_gives_the_same_model(run: Run) -> None:
     run.play(2)
     run.accept_updates()
-    kept = {device: run.model._updates.load(3, device) for device in DEVICES}
+    kept = {device: UpdateFiles(run.config.run_path).load(3, device) for device in DEVICES}
     run.close()
     expected, deltas = run.model.id, run.model.deltas
     # The crash came after the model was written and before the round was recorded.
     for device, frame in kept.items():
-        run.model._updates.save(3, device, frame)
-    run.model = run.load(3)
+        UpdateFiles(run.config.run_path).save(3, device, frame)
+    run.parts = run.load(3)
     run.close()
     assert run.model.id == expected
     assert run.model.deltas == deltas
+
+
+@pytest.mark.parametrize("residual", [b"too short", b"SEF5" + bytes(100)])
+def test_a_residual_that_is_damaged_or_of_another_version_stops_the_run_before_a_round_is_trained(
+    run: Run, residual: bytes
+) -> None:
+    run.play(1)
+    files = ModelFiles(run.config.run_path)
+    files.save(msgspec.structs.replace(files.load(2), residual=residual))
+    with pytest.raises(RunError, match=r"the model of round 2 in .* cannot be read: .*; continue the run with"):
+        run.load(2)
 
 
 def test_a_coordinator_that_starts_again_goes_on_as_if_it_had_not(
@@ -230,7 +254,7 @@ def test_a_coordinator_that_starts_again_goes_on_as_if_it_had_not(
         undisturbed.play(5)
     run.play(3)
     before = (run.model.id, run.model.blob, run.model.deltas, run.model.nonzeros)
-    run.model = run.load(4)
+    run.parts = run.load(4)
     assert (run.model.id, run.model.blob, run.model.deltas, run.model.nonzeros) == before
     run.play(2)
     assert run.model.id == undisturbed.model.id
@@ -242,10 +266,12 @@ def test_a_run_that_stops_between_evaluations_delivers_a_model_that_knows_its_ac
     run = Run(tmp_path / "run", artifacts, initial, "bf16")
     with closing(run.store):
         run.config = msgspec.structs.replace(run.config, eval_every=10)
-        run.model = run.load(1)
+        run.parts = run.load(1)
         run.play(2)
         assert run.store.rounds()[-1].test_accuracy is None
-        run.model.deliver()
+        deliver_model(
+            run.config, run.artifacts, run.model, store=run.store, evaluate=lambda state: Evaluation(0.5, 1.0)
+        )
     described = read_description(tmp_path / "run" / "model.onnx")
     assert (described.round, described.accuracy) == (2, 0.5)
 
@@ -259,9 +285,9 @@ def test_a_given_model_is_sent_in_round_1_and_the_next_one_as_a_difference_to_it
     with closing(run.store):
         run.accept_updates()
         assert not read_header(run.devices[0].fetched).needs_base
-        assert read_header(run.model._updates.load(1, "d1")).codec == codec
+        assert read_header(UpdateFiles(run.config.run_path).load(1, "d1")).codec == codec
         run.close()
-        run.model = run.load(2)
+        run.parts = run.load(2)
         run.accept_updates()
         header = read_header(run.devices[0].fetched)
         assert (header.needs_base, header.codec) == (True, codec)
@@ -314,7 +340,7 @@ def test_moves_below_the_codecs_resolution_arrive_in_time(
                     prunable=[WEIGHT],
                 )
                 device.keep(coded)
-                run.model.accept(device.name, offer_of(coded.frame, run.round, run.model.id), coded.frame)
+                run.parts.updates.accept(device.name, offer_of(coded.frame, run.round, run.model.id), coded.frame)
             run.close()
         ended = run.devices[0].fetch(run.model, initial)[WEIGHT]
     travelled = (ended - start)[kept] / (wanted - start)[kept]
@@ -365,7 +391,7 @@ def test_groups_with_targets_of_their_own_are_evaluated_as_each_begins(
     manifest = msgspec.structs.replace(artifacts.manifest, method=method)
     run = Run(tmp_path / "run", dataclasses.replace(artifacts, manifest=manifest), initial, "lossless")
     with closing(run.store):
-        run.model._evaluate = lambda state: Evaluation(count_nonzero(state, [WEIGHT]) / state[WEIGHT].size, 1.0)
+        run.parts.closing._evaluate = lambda state: Evaluation(count_nonzero(state, [WEIGHT]) / state[WEIGHT].size, 1.0)
         run.play(1)
         figures = run.store.metrics()[1]
     assert figures["accuracy_at/0.5"] == pytest.approx(0.5, abs=0.1)

@@ -14,6 +14,7 @@ from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig, Simulation
 from sparsyedge.coordinator.aggregation.rules import RULES
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName
 from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.run_model import RunModel, open_model
 from sparsyedge.coordinator.model.update_checks import nonzero_budget
 from sparsyedge.coordinator.record.records import AdjustmentRecord, Evaluation
 from sparsyedge.coordinator.record.store import Store
@@ -35,10 +36,14 @@ class Run:
     def __init__(self, folder: Path, artifacts: Artifacts, initial: State, config: SimulatedRunConfig) -> None:
         self.folder, self.artifacts, self.initial, self.config = folder, artifacts, initial, config
         self.store = Store.create(folder, name="r", fleet="f", rounds=9, dense_bytes=1, config="{}")
-        self.model = self.load(1)
+        self.parts = self.load(1)
 
-    def load(self, round_number: int) -> GlobalModel:
-        return GlobalModel(
+    @property
+    def model(self) -> GlobalModel:
+        return self.parts.present
+
+    def load(self, round_number: int) -> RunModel:
+        return open_model(
             self.config,
             self.artifacts,
             self.initial,
@@ -57,8 +62,8 @@ class Run:
             offer = Offer(
                 run="r", round=round_number, base=model.id, update=blob_of(frame), samples=samples, report=report
             )
-            model.verify(offer, frame)
-            model.accept(device, offer, frame)
+            self.parts.updates.verify(offer, frame)
+            self.parts.updates.accept(device, offer, frame)
 
     def frame(self, device: str, round_number: int) -> bytes:
         generator = np.random.default_rng([round_number, *device.encode()])
@@ -76,7 +81,7 @@ class Run:
         )
 
     def close(self, round_number: int) -> str:
-        self.model.close_round(round_number, DEVICES, elapsed_s=lambda: 1.0)
+        self.parts.closing.close_round(round_number, DEVICES, elapsed_s=lambda: 1.0)
         return self.model.id
 
 
@@ -118,7 +123,7 @@ def test_a_round_that_is_closed_again_after_a_restart_gives_the_same_model_and_r
     for run in (undisturbed, killed):
         run.accept(1)
     # Another process: what it knows is on disk.
-    killed.model = killed.load(1)
+    killed.parts = killed.load(1)
     assert killed.close(1) == undisturbed.close(1)
     assert killed.store.adjustments() == undisturbed.store.adjustments() != ()
 
@@ -151,7 +156,7 @@ def test_the_log_hears_of_a_device_once_also_after_a_restart(runs: Runs, caplog:
     for number in (1, 2, 3):
         run.accept(number)
         run.close(number)
-        run.model = run.load(number + 1)
+        run.parts = run.load(number + 1)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line[:30] for line in lines] == [
         "device d6 claims 1000000000 sa",
@@ -175,7 +180,7 @@ def test_a_mean_of_clipped_updates_has_no_entry_that_no_device_kept(runs: Runs, 
     run.accept(1)
     kept = np.zeros(run.initial[WEIGHT].shape, dtype=bool)
     for device in DEVICES:
-        update = next(run.model._accepted(1, (device,)))[1]
+        update = next(run.parts.updates.read(1, (device,)))[1]
         assert count_nonzero(update, [WEIGHT]) <= nonzero_budget(artifacts.manifest)
         kept |= update[WEIGHT] != 0
     run.close(1)

@@ -16,7 +16,7 @@ from sparsyedge.edge.commands.edge_command import load_data
 from sparsyedge.edge.config import DataConfig
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.data.classes import fit_to_classes, fit_to_model
-from sparsyedge.edge.device import agent as agent_module
+from sparsyedge.edge.device import equipment as equipment_module
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.errors import ArtifactError, DataError
 from sparsyedge.edge.model.artifacts import Manifest, decode_manifest
@@ -209,7 +209,7 @@ def test_a_device_with_a_class_that_the_model_does_not_know_declines(
         coordinator.announce(round_task(state="finished"))
         return fit_to_model(*arguments, **options)
 
-    monkeypatch.setattr(agent_module, "fit_to_model", tried)
+    monkeypatch.setattr(equipment_module, "fit_to_model", tried)
     coordinator.announce(round_task(manifest=coordinator.offer_blob(manifest(class_names=CLOTHES))))
     make_agent(samples(label=0), class_names=("hat",)).run()
     reasons = [decode(payload, DeviceStatus).unfit for payload in coordinator.sent("status")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from fixtures.fake_coordinator import INITIAL, Coordinator, FakeSession, identity, received_state, round_task
@@ -75,6 +77,19 @@ def test_what_a_refused_update_left_over_is_not_said(
     first = deliver_round(coordinator, make_agent, lossy_task(1))
     coordinator.verdict = lambda offer: Accepted(**identity(offer))
     second = deliver_round(coordinator, make_agent, lossy_task(2))
+    np.testing.assert_array_equal(first["conv.weight"], second["conv.weight"])
+
+
+def test_a_damaged_residual_is_dropped_and_the_device_goes_on(
+    coordinator: Coordinator, make_agent: Callable[..., Agent], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = deliver_round(coordinator, make_agent, lossy_task(1))
+    path = tmp_path / "outbox" / "update.outbox"
+    content = msgspec.msgpack.decode(path.read_bytes())
+    content["after"]["content"] = content["after"]["content"][:-1] + b"?"
+    path.write_bytes(msgspec.msgpack.encode(content))
+    second = deliver_round(coordinator, make_agent, lossy_task(2))
+    assert "what earlier updates left over is lost: packed tensors do not match their digest" in caplog.text
     np.testing.assert_array_equal(first["conv.weight"], second["conv.weight"])
 
 

@@ -11,8 +11,9 @@ from fixtures.fake_coordinator import (
     round_task,
 )
 
-from sparsyedge.edge.device.agent import Action, decide, describe
+from sparsyedge.edge.device.decisions import Action, decide
 from sparsyedge.edge.device.outbox import task_key
+from sparsyedge.edge.device.report_line import describe
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import Report
 

@@ -9,8 +9,8 @@ from sparsyedge.edge.config import LimitsConfig
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.data.form import Form
-from sparsyedge.edge.device import agent as agent_module
 from sparsyedge.edge.device import courier as courier_module
+from sparsyedge.edge.device import equipment as equipment_module
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.limits import CHECK_S, Limits, Vitals
 from sparsyedge.edge.errors import DataError
@@ -89,7 +89,7 @@ def test_a_device_whose_data_does_not_suit_the_model_declines_the_run(
         coordinator.inbox.append(Received(TOPICS.round, encode(round_task(state="finished")), retained=False))
         return fit_to_model(data, names, model, owner=owner)
 
-    monkeypatch.setattr(agent_module, "fit_to_model", counted)
+    monkeypatch.setattr(equipment_module, "fit_to_model", counted)
     coordinator.announce(round_task())
     make_agent(samples(label=99)).run()
     assert len(tried) == 1
@@ -100,11 +100,11 @@ def test_a_device_takes_part_in_a_run_after_one_that_it_declined(
     coordinator: Coordinator, make_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def declined_at_first(data: Samples, names: tuple[str, ...], manifest: Manifest, *, owner: str) -> Samples:
-        monkeypatch.setattr(agent_module, "fit_to_model", fit_to_model)
+        monkeypatch.setattr(equipment_module, "fit_to_model", fit_to_model)
         coordinator.announce(round_task(run="another"))
         raise DataError("all batches hold one sample")
 
-    monkeypatch.setattr(agent_module, "fit_to_model", declined_at_first)
+    monkeypatch.setattr(equipment_module, "fit_to_model", declined_at_first)
     coordinator.announce(round_task())
     make_agent().run()
     assert "all batches hold one sample" in reasons(coordinator)

@@ -130,7 +130,7 @@ def test_a_model_that_is_not_the_one_of_the_task_is_never_trained(
     assert "holds model" in caplog.text
     caplog.clear()
     honest = coordinator.offer_blob(frame_of(base, base_id=model_id(base)))
-    assert agent._inputs.model(
+    assert agent._maker._inputs.model(
         round_task(round=2, model_id=model_id(base), model=honest),
         decode_manifest(manifest(), source="it"),
         wanted=lambda: True,

@@ -41,7 +41,7 @@ def test_a_job_that_goes_on_after_an_epoch_ends_in_the_same_model(
     undisturbed.load(sparse_start)
     expected = train(undisturbed, samples, JOB)
 
-    unfinished = UnfinishedJob(tmp_path / "job", tiny.manifest.shapes, tiny.manifest.prunable)
+    unfinished = UnfinishedJob(tmp_path / "job", tiny.manifest.shapes)
     session = kind(tiny)
     session.load(sparse_start)
 
@@ -86,7 +86,7 @@ STATE: State = {"w": np.array([1.5, 0.0, -0.0, 2.5], dtype=np.float32), "b": np.
 
 @pytest.fixture
 def job(tmp_path: Path) -> UnfinishedJob:
-    return UnfinishedJob(tmp_path / "job", {"w": (4,), "b": (1,)}, ["w"])
+    return UnfinishedJob(tmp_path / "job", {"w": (4,), "b": (1,)})
 
 
 def test_another_task_s_job_is_of_no_use(job: UnfinishedJob) -> None:

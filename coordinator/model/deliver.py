@@ -1,0 +1,31 @@
+"""Delivers the model of a run: as ONNX and as a frame, in the run directory."""
+
+from __future__ import annotations
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.model.evaluate import Evaluate
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.edge.inference.delivery import write_models
+from sparsyedge.edge.inference.description import Origin
+from sparsyedge.edge.inference.preprocessing import MODEL_NAME
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.storage import sha256_file, write_atomically
+
+__all__ = ["deliver_model"]
+
+FRAME_NAME = "model.frame"
+
+
+def deliver_model(
+    config: RunConfig, artifacts: Artifacts, model: GlobalModel, *, store: Store, evaluate: Evaluate
+) -> str:
+    """Write the present model's files after the last recorded round; returns the SHA-256 of model.onnx."""
+    run_dir = config.run_path
+    last = store.rounds()[-1]
+    # A run that was stopped may end with a round in which no evaluation was due.
+    accuracy = evaluate(model.state).accuracy if last.test_accuracy is None else last.test_accuracy
+    origin = Origin(run=config.name, round=last.round, accuracy=accuracy, sparsity=last.global_sparsity)
+    write_atomically(run_dir / FRAME_NAME, model.frame())
+    write_models(run_dir, model.state, artifacts, origin)
+    return sha256_file(run_dir / MODEL_NAME)

@@ -1,0 +1,74 @@
+"""Closes a round: averages its updates, makes the next model, evaluates it where that is due, and records the round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.model.evaluate import Evaluate, evaluate_levels, global_sparsity
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.mask_files import MaskFiles
+from sparsyedge.coordinator.model.round_average import RoundAverage
+from sparsyedge.coordinator.model.round_updates import RoundUpdates
+from sparsyedge.coordinator.record.metrics import RoundMetrics, of_evaluation, of_shares, pack_mask
+from sparsyedge.coordinator.record.store import ClosedRound, Store
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.tensors import State
+
+__all__ = ["RoundClosing"]
+
+
+class RoundClosing:
+    """Takes a round from its accepted updates to its record.
+
+    The model is on disk before the round is recorded, and the updates go only after that: a process that dies in
+    between closes the round once more and gets the same model.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        manifest: Manifest,
+        initial: State,
+        *,
+        model: GlobalModel,
+        updates: RoundUpdates,
+        average: RoundAverage,
+        evaluate: Evaluate,
+        store: Store,
+    ) -> None:
+        self._config = config
+        self._manifest = manifest
+        self._initial = initial
+        self._model = model
+        self._updates = updates
+        self._average = average
+        self._evaluate = evaluate
+        self._store = store
+        self._mask_files = MaskFiles(config.run_path, rounds=config.rounds)
+
+    def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
+        """Make the next model from these devices' updates; the round is recorded when this returns."""
+        model, manifest = self._model, self._manifest
+        # Lossy codecs change the average, so the figures describe the model that devices will decode.
+        metrics = RoundMetrics(manifest, initial=self._initial, start=model.state)
+        shares = self._average.judge(round_number, devices, model.state)
+        average, shares = self._average.combine(round_number, shares, base=model.state, metrics=metrics)
+        model.succeed(average, round_number=round_number + 1)
+        del average
+        due = round_number == self._config.rounds or round_number % self._config.eval_every == 0
+        evaluation = self._evaluate(model.state) if due else None
+        levels = evaluate_levels(self._evaluate, model.state, manifest) if due else {}
+        closed = ClosedRound(
+            round=round_number,
+            model_id=model.id,
+            seconds=elapsed_s(),
+            global_sparsity=global_sparsity(model.state, manifest.prunable),
+            evaluation=evaluation,
+            metrics=metrics.finish(model.state) | of_shares(shares) | of_evaluation(evaluation) | levels,
+            shares=shares,
+        )
+        if self._mask_files.wants(round_number):
+            self._mask_files.save(round_number, pack_mask(model.state, manifest.prunable))
+        self._store.close_round(closed)
+        self._updates.drop(round_number)

@@ -1,0 +1,54 @@
+"""The parts that work on a run's global model, put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsyedge.coordinator.aggregation.influence import Influence
+from sparsyedge.coordinator.aggregation.rules import make_rule
+from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.model.evaluate import Evaluate
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.round_average import RoundAverage
+from sparsyedge.coordinator.model.round_closing import RoundClosing
+from sparsyedge.coordinator.model.round_updates import RoundUpdates
+from sparsyedge.coordinator.record.store import Store
+from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.tensors import State
+
+__all__ = ["RunModel", "open_model"]
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """The global model, what takes updates to it, and what closes its rounds."""
+
+    present: GlobalModel
+    updates: RoundUpdates
+    closing: RoundClosing
+
+
+def open_model(
+    config: RunConfig,
+    artifacts: Artifacts,
+    initial: State,
+    *,
+    store: Store,
+    evaluate: Evaluate,
+    round_number: int = 1,
+) -> RunModel:
+    """Open the model that a round starts from: the initial one, or the version that an earlier process left on disk."""
+    manifest, bounded = artifacts.manifest, config.bounded_aggregation
+    rule = influence = None
+    if bounded is not None:
+        rule = make_rule(bounded, manifest.method)
+        factor = bounded.clip or rule.clip
+        influence = Influence(bounded, manifest, factor=factor, told=store.adjusted_devices())
+    model = GlobalModel(config, artifacts, initial, round_number=round_number)
+    updates = RoundUpdates(config, manifest, model=model, store=store, influence=influence)
+    updates.drop(round_number - 1)
+    average = RoundAverage(config, manifest, updates=updates, store=store, rule=rule, influence=influence)
+    closing = RoundClosing(
+        config, manifest, initial, model=model, updates=updates, average=average, evaluate=evaluate, store=store
+    )
+    return RunModel(model, updates, closing)

@@ -1,0 +1,29 @@
+"""What a task asks of a device: pure functions."""
+
+from __future__ import annotations
+
+import enum
+
+from sparsyedge.edge.protocol.messages import RoundTask
+
+__all__ = ["Action", "decide"]
+
+
+class Action(enum.Enum):
+    """What a device does about a task."""
+
+    WAIT = "wait"
+    TRAIN = "train"
+    OFFER = "offer"
+    LEAVE = "leave"
+
+
+def decide(
+    task: RoundTask, *, device: str, key: str, settled: str | None, pending: str | None, until_finished: bool
+) -> Action:
+    """Decide from the keys of this task, of the last answered task and of the update on disk."""
+    if task.state == "finished":
+        return Action.LEAVE if until_finished else Action.WAIT
+    if task.state != "open" or device not in task.cohort or key == settled:
+        return Action.WAIT
+    return Action.OFFER if key == pending else Action.TRAIN

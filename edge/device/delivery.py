@@ -1,0 +1,85 @@
+"""Delivers the update in the outbox, the last phase of a round, and keeps the coordinator's verdict on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+import msgspec
+
+from sparsyedge.edge.device.courier import Abandoned, Courier
+from sparsyedge.edge.device.energy import EnergyMeter, PhaseRecorder, peak_rss_mb
+from sparsyedge.edge.device.outbox import Outbox
+from sparsyedge.edge.device.report_line import describe
+from sparsyedge.edge.device.round_watch import RoundWatch
+from sparsyedge.edge.protocol.messages import Accepted, Refused, RoundTask
+
+__all__ = ["Delivery"]
+
+log = logging.getLogger(__name__)
+
+VERDICT_S = 10.0
+"""How long a device asks for the verdict on an update of an earlier round."""
+
+
+class Delivery:
+    """Offers the pending update until the coordinator has decided about it."""
+
+    def __init__(self, courier: Courier, outbox: Outbox, meter: EnergyMeter, watch: RoundWatch) -> None:
+        self.settled: str | None = None
+        """The key of the task that was answered last."""
+        self._courier = courier
+        self._outbox = outbox
+        self._meter = meter
+        self._watch = watch
+
+    def deliver(self, task: RoundTask) -> None:
+        """Upload the pending update and send the final report; raises Abandoned when the round ends first."""
+        pending = self._outbox.pending
+        assert pending is not None
+        recorder = PhaseRecorder(self._meter)
+        with recorder.phase("upload"):
+            verdict = self._courier.deliver(
+                pending.offer, self._outbox.frame(), wanted=lambda: self._watch.is_open(task)
+            )
+        self.settled = pending.key
+        before = pending.offer.report
+        report = msgspec.structs.replace(
+            before,
+            phases={**before.phases, **recorder.snapshot()},
+            bytes_up=self._courier.bytes_up,
+            peak_rss_mb=peak_rss_mb(),
+            pid=os.getpid(),
+        )
+        log.info("%s", describe(report))
+        self._note(verdict)
+        if isinstance(verdict, Accepted):
+            self._courier.report(report)
+
+    def resolve_doubt(self, task: RoundTask) -> None:
+        """Offer the last update again if its verdict was lost: its residual counts only if it was averaged."""
+        if not self._outbox.is_in_doubt(task):
+            return
+        pending = self._outbox.pending
+        assert pending is not None
+        until_s = time.monotonic() + VERDICT_S
+        try:
+            verdict = self._courier.deliver(
+                pending.offer,
+                self._outbox.frame(),
+                wanted=lambda: self._watch.is_open(task) and time.monotonic() < until_s,
+            )
+        except Abandoned:
+            log.info("round %d: no word about the update of round %d", task.round, pending.offer.round)
+            return
+        self._note(verdict)
+
+    def _note(self, verdict: Accepted | Refused) -> None:
+        if isinstance(verdict, Accepted):
+            # The update stays on disk until the next one replaces it: a device that restarts within this round
+            # offers it again, and the coordinator says again that it has it.
+            self._outbox.accept()
+        else:
+            log.warning("round %d: the coordinator refused the update: %s", verdict.round, verdict.reason)
+            self._outbox.refuse()

@@ -1,0 +1,93 @@
+"""Trains one local job, from its beginning or from the last epoch that an earlier process finished."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from sparsyedge.edge.data import Samples
+from sparsyedge.edge.device.courier import Courier
+from sparsyedge.edge.device.energy import PhaseRecorder
+from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.protocol.messages import RoundTask
+from sparsyedge.edge.training.local_update import step_rule
+from sparsyedge.edge.training.session import Session
+from sparsyedge.edge.training.trainer import LocalJob, Trained, train
+
+__all__ = ["JobTraining"]
+
+log = logging.getLogger(__name__)
+
+
+class JobTraining:
+    """Trains jobs and keeps the state after each epoch, if there is a path for it."""
+
+    def __init__(self, courier: Courier, job_path: Path | None) -> None:
+        self._courier = courier
+        self._job_path = job_path
+
+    def run(
+        self,
+        task: RoundTask,
+        session: Session,
+        samples: Samples,
+        manifest: Manifest,
+        *,
+        key: str,
+        recorder: PhaseRecorder,
+        keep_going: Callable[[], bool],
+    ) -> Trained:
+        """Train the session; raises JobCancelled once `keep_going` says no."""
+        job = self._job(task)
+        run = partial(
+            train,
+            session,
+            samples,
+            job,
+            keep_going=keep_going,
+            before_step=step_rule(manifest.method, session, manifest.prunable, job),
+            smallest_plane=min((norm.plane for norm in manifest.batch_norms), default=None),
+        )
+        # auto-beta derives its exponents from the round's model; a session that loads another would derive others.
+        if self._job_path is None or manifest.method.reparametrisation == "auto-beta":
+            return run()
+        unfinished = UnfinishedJob(self._job_path, manifest.shapes)
+        done = None
+        if (found := unfinished.load(key)) is not None:
+            progress, state = found
+            log.info("round %d: going on after epoch %d of %d", task.round, progress.epochs, task.epochs)
+            session.load(state)
+            recorder.add(progress.phases)
+            self._courier.bytes_down += progress.bytes_down
+            done = Trained(epochs=progress.epochs, steps=progress.steps, loss=progress.loss)
+
+        def keep(trained: Trained) -> None:
+            progress = JobProgress(
+                key=key,
+                epochs=trained.epochs,
+                steps=trained.steps,
+                loss=trained.loss,
+                phases=recorder.snapshot(),
+                bytes_down=self._courier.bytes_down,
+            )
+            unfinished.save(progress, session.state())
+
+        return run(done=done, on_epoch=keep)
+
+    def forget(self) -> None:
+        """Remove the kept state, once the update is in the outbox."""
+        if self._job_path is not None:
+            self._job_path.unlink(missing_ok=True)
+
+    def _job(self, task: RoundTask) -> LocalJob:
+        return LocalJob(
+            device_id=self._courier.device,
+            round_number=task.round,
+            seed=task.seed,
+            epochs=task.epochs,
+            batch_size=task.batch_size,
+            learning_rate=task.learning_rate,
+        )

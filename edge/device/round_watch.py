@@ -1,0 +1,36 @@
+"""Whether the round that a device works on is still open, and still wants this device."""
+
+from __future__ import annotations
+
+import threading
+
+from sparsyedge.edge.device.courier import Courier
+from sparsyedge.edge.device.notify import Supervisor
+from sparsyedge.edge.device.outbox import task_key
+from sparsyedge.edge.protocol.messages import RoundTask
+
+__all__ = ["RoundWatch"]
+
+
+class RoundWatch:
+    """Compares a task with the coordinator's latest one."""
+
+    def __init__(self, courier: Courier, data: str, *, supervisor: Supervisor, stopped: threading.Event) -> None:
+        """`data` is the digest of the device's samples; `stopped` ends every round."""
+        self._courier = courier
+        self._data = data
+        self._supervisor = supervisor
+        self._stopped = stopped
+
+    def key(self, task: RoundTask) -> str:
+        """Return the key of this device's answer to the task."""
+        return task_key(task, self._data)
+
+    def is_open(self, task: RoundTask) -> bool:
+        """Tell whether the fleet still works on this task, and this device with it."""
+        # A device asks this throughout a round, so the service manager hears of it here.
+        self._supervisor.alive()
+        now = self._courier.task
+        if self._stopped.is_set() or now is None or now.state != "open":
+            return False
+        return self.key(now) == self.key(task) and self._courier.device in now.cohort
