@@ -1,1 +1,1 @@
-"""Rounds over MQTT: who takes part, what is accepted, how it is averaged, and where it is recorded."""
+"""The coordinator: picks cohorts, checks and averages updates over MQTT, and records every round."""

@@ -1,4 +1,4 @@
-"""[aggregation] and [server_optimizer] of RUN.toml: from the updates of a round to one mean, then to the next model."""
+"""[aggregation] and [server_optimizer] of RUN.toml: turn a round's updates into one mean, then into the next model."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ DEFAULT_RULE: RuleName = "aligned"
 
 
 class AggregationConfig(Section, frozen=True, kw_only=True):
-    """How the updates of a round are combined."""
+    """How the coordinator combines the updates of a round."""
 
     rule: RuleName = DEFAULT_RULE
-    """How one model is made of a round's updates: docs/explanation/security.md compares the rules."""
+    """How to combine a round's updates; docs/explanation/security.md compares the rules."""
     weights: Literal["samples", "equal"] = "samples"
-    """Whether a device counts by its samples, or every device counts the same."""
+    """Weight devices by their samples, or all the same."""
     samples: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many samples a device has, as far as the operator knows; it never weighs more than that."""
+    """Samples per device, as known to the operator; a device never weighs more than that."""
     clip: Annotated[float, msgspec.Meta(ge=0.1, le=1000)] | None = None
-    """An update may pull this many times as hard as the median one; what the rule says where it is left out."""
+    """Limit on an update's norm, in multiples of the median norm; if left out, the rule's own limit."""
     trim: Annotated[float, msgspec.Meta(ge=0, lt=0.5)] = 0.2
-    """Of rule `trimmed`: the share of the devices whose values are left out at either end."""
+    """For rule `trimmed`: the share of devices to drop at each end."""
     byzantine: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """Of rule `krum`: how many devices may be hostile; a fifth of those that sent an update where it is left out."""
+    """For rule `krum`: how many devices may be hostile; if left out, a fifth of those that sent an update."""
 
 
 class ServerOptimizerConfig(Section, frozen=True, kw_only=True):
-    """From the mean of a round's updates to the next model."""
+    """How the coordinator turns the mean of a round's updates into the next model."""
 
     name: OptimizerName = "fedavg"
-    """Plain averaging, with momentum, or Adam."""
+    """Plain averaging, averaging with momentum, or Adam."""
     learning_rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """How far the coordinator steps; 1 for fedavg and fedavgm, 0.01 for fedadam, where it is left out."""
+    """The coordinator's step size; if left out, 1 for fedavg and fedavgm, 0.01 for fedadam."""
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
-    """How much of the step before fedavgm and fedadam keep."""
+    """The share of the previous step that fedavgm and fedadam keep."""
     second_momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.99
-    """How much of its mean of squares fedadam keeps."""
+    """The share of its mean of squares that fedadam keeps."""
     tau: Annotated[float, msgspec.Meta(gt=0)] = 1e-3
-    """What fedadam adds to the root of that mean: small changes stay small."""
+    """fedadam adds this to the root of that mean, which keeps small changes small."""
 
 
 def least_for_krum(byzantine: int) -> int:
-    """How many updates Krum needs to tell that many hostile ones from the others."""
+    """How many updates Krum needs to single out `byzantine` hostile ones."""
     return 2 * byzantine + 3
 
 
 def check_aggregation(config: AggregationConfig, *, cohort_size: int) -> None:
-    """Refuse what a cohort of that size cannot give, and samples of no device; raises ConfigError."""
-    # Not types of the field: msgspec does not say which key of such a table it means.
+    """Raise ConfigError for settings this cohort size cannot meet, and for bad entries in `samples`."""
+    # Checked here, not by field types: msgspec would not name the key at fault in such a table.
     for device, samples in config.samples.items():
         if samples < 1:
             raise ConfigError(f"key `aggregation.samples.{device}` has value {samples}; allowed: at least 1")
@@ -78,7 +78,7 @@ def check_aggregation(config: AggregationConfig, *, cohort_size: int) -> None:
 
 
 def _is_identifier(name: str) -> bool:
-    """Whether a device may be called so."""
+    """Whether the name is a valid device id."""
     try:
         msgspec.convert(name, Identifier)
     except msgspec.ValidationError:

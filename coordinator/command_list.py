@@ -1,4 +1,4 @@
-"""The subcommands that this folder brings; pyproject.toml names them in the group `sparsyedge.commands`.
+"""The subcommands of this folder; pyproject.toml lists them in the group `sparsyedge.commands`.
 
 `sparsyedge --help` imports this module: import nothing heavy here.
 """

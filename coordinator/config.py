@@ -33,76 +33,76 @@ RUN_FILE_VERSION = 1
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # Seeds travel as JSON numbers, which other readers hold as doubles.
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# Far beyond what trains; float32 would make infinity of what is larger still, and no device could finish a step.
+# Far beyond any useful rate. A much larger one overflows float32, and no device could finish a step.
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 
 
 class LearningRateConfig(Section, frozen=True, kw_only=True):
-    """The learning rate of the devices, which falls from round to round, exponentially."""
+    """The devices' learning rate; it decays exponentially from round to round."""
 
     start: Rate = 0.5
-    """The rate before the first round, which is already a little below."""
+    """The rate before the first round; round 1 is already a little below."""
     end: Rate = 0.01
     """The rate of the last round; at most `start`."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
-    """What is trained, on how many devices, for how long, and where the result goes."""
+    """One run: what to train, on how many devices, for how long, and where to put the result."""
 
     version: Annotated[int, msgspec.Meta(ge=RUN_FILE_VERSION, le=RUN_FILE_VERSION)] = RUN_FILE_VERSION
-    """Which meaning the keys of this file have; there is one so far."""
+    """The version of this file's format; there is one so far."""
     name: Identifier
-    """Names the run in every message and frame; an update made for another run is refused."""
+    """Names the run in every message and frame; the coordinator refuses updates for another run."""
     artifacts: PathKey
-    """The folder that `sparsyedge export` made."""
+    """The folder made by `sparsyedge export`."""
     run_dir: PathKey
     """The folder of this run: its store, its models and, at the end, model.onnx."""
     dataset: DatasetKey
-    """What the model is evaluated on: the test part of a data set by name, or the path of an .npz or a folder."""
+    """The data to evaluate on: a data set's name (its test part), or the path of an .npz or a folder."""
     rounds: Positive
     """How many rounds the run has."""
     cohort_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
     """How many updates a round asks for."""
     data_dir: PathKey | None = None
-    """Where data sets are looked for first, before $SPARSYEDGE_DATA and the cache."""
+    """Where to look for data sets first, before $SPARSYEDGE_DATA and the cache."""
     initial: PathKey | None = None
-    """The model that round 1 starts from: a run directory, an .npz or a .safetensors; else the export's."""
+    """The model for round 1: a run directory, an .npz or a .safetensors; if left out, the export's."""
     fleet: Identifier = "default"
     """The fleet whose devices train."""
     epochs: Annotated[int, msgspec.Meta(ge=1, le=MAX_EPOCHS)] = 1
-    """How often a device goes through its samples in a round."""
+    """How many times a device goes through its samples in a round."""
     batch_size: Positive = 16
-    """How many samples a step takes."""
+    """Samples per training step."""
     codec: Codec = DEFAULT_CODEC
-    """How the values of weights travel, both ways."""
+    """How weights are encoded, in both directions."""
     learning_rate: LearningRateConfig = LearningRateConfig()
     """The learning rate of the devices."""
     over_selection: Annotated[float, msgspec.Meta(ge=0, le=4)] = 0.0
-    """The share of devices that are asked beyond `cohort_size`; a round closes when it has `cohort_size` updates."""
+    """Extra devices to ask, as a share of `cohort_size`; a round closes when it has `cohort_size` updates."""
     min_updates: Positive | None = None
-    """A round may close at its deadline with this many; the whole cohort where it is left out."""
+    """How many updates a round needs to close at its deadline; if left out, the whole cohort's."""
     min_devices: Positive | None = None
-    """Round 1 opens when this many are online; the cohort's size where it is left out."""
+    """How many devices must be online to open round 1; if left out, `cohort_size`."""
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=7 * 86_400)] | None = None
-    """How many seconds a round waits; learned from each device's own past where it is left out."""
+    """How many seconds a round waits; if left out, learned from each device's past."""
     selection: Policy = "uniform"
-    """Who of the devices that are online takes part: `uniform` draws lots, `round-robin` takes turns."""
+    """How to pick the cohort from the devices online: `uniform` draws lots, `round-robin` takes turns."""
     aggregation: AggregationConfig | None = None
-    """How updates are combined; if left out, by a rule that hostile members cannot outvote."""
+    """How to combine updates; if left out, with a rule that hostile members cannot outvote."""
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
-    """What the coordinator makes of the mean of a round's updates."""
+    """How the coordinator applies the mean of a round's updates."""
     seed: Seed = 1337
-    """Decides cohorts and the order of batches."""
+    """Seeds the choice of cohorts and the order of batches."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
-    """How many threads evaluate."""
+    """How many threads to use for evaluation."""
     eval_every: Positive = 1
-    """Evaluate after every so many rounds; the last round is always evaluated."""
+    """Rounds between evaluations; the last round is always evaluated."""
     broker: BrokerConfig = BrokerConfig()
-    """Where the fleet meets, where it is not a secured one."""
+    """The broker of a fleet without an authority."""
     authority: PathKey | None = None
     """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
     method: MethodConfig | None = None
-    """What the artifacts must have been exported for; whatever they were exported for where it is left out."""
+    """The method the artifacts must have been exported for; if left out, any."""
 
     @property
     def updates_needed(self) -> int:
@@ -116,7 +116,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     @property
     def bounded_aggregation(self) -> AggregationConfig | None:
-        """How updates are combined. A config that extends this one may say None: believe and average everything."""
+        """How to combine updates. A config that extends this one may return None: average everything unchecked."""
         return self.aggregation or AggregationConfig()
 
     @property
@@ -140,15 +140,15 @@ Config = TypeVar("Config", bound=RunConfig)
 
 
 def load_run_config(path: Path) -> RunConfig:
-    """Read RUN.toml; raises ConfigError that names the key, its value and what is allowed.
+    """Read RUN.toml; raises ConfigError naming the key, its value and the allowed values.
 
-    Other commands may have tables of their own in the file (run_tables.py); they are checked and left out.
+    Other commands may have their own tables in the file (run_tables.py); this checks them and leaves them out.
     """
     return load_run_config_as(RunConfig, path)
 
 
 def load_run_config_as(kind: type[Config], path: Path) -> Config:
-    """The same for a config that extends RunConfig."""
+    """Read RUN.toml as a config that extends RunConfig."""
     found = load_config(path, partial(file_config, kind))
     config = kind(**{key: getattr(found, key) for key in kind.__struct_fields__})
     try:
@@ -159,7 +159,7 @@ def load_run_config_as(kind: type[Config], path: Path) -> Config:
 
 
 def check_run_config(config: RunConfig) -> None:
-    """Refuse values that are allowed alone and not together, and a method that there is not."""
+    """Raise ConfigError for values that contradict each other, and for an unknown method."""
     if config.method is not None:
         method_of(config.method)
     if config.updates_needed > config.cohort_size:

@@ -1,4 +1,4 @@
-"""Whether a run that is in its directory already can go on with this config, and for how many rounds."""
+"""Decides whether an existing run can resume with this config, and for how many rounds."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sparsyedge.edge.model.artifacts import Artifacts
 __all__ = ["check_same_run", "finished_text", "resume_store"]
 
 MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "authority", "threads", "broker", "deadline_s"})
-"""Where things are and how long to wait; everything else would make another model of the same run."""
+"""Paths, and how long to wait. Changing any other key would give a different model."""
 WITH_ROUNDS = frozenset({"rounds", "learning_rate"})
-"""What may change together with `rounds`, for the rounds to come."""
+"""Keys that may change together with `rounds`, for the rounds still to come."""
 
 
 def resume_store(config: RunConfig, artifacts: Artifacts, *, tell: Callable[[str], None]) -> Store:
-    """The store of the run that is to go on; raises RunError where it is over, or was begun as another run.
+    """Open the store of a run to resume; raises RunError if the run is finished or began with another config.
 
-    Where the config asks for another number of rounds, that is recorded, and `tell` hears what it means.
+    A new number of rounds is recorded, and `tell` gets sentences that explain the effect.
     """
     store = Store.open(config.run_path)
     try:
@@ -52,9 +52,9 @@ def resume_store(config: RunConfig, artifacts: Artifacts, *, tell: Callable[[str
 
 
 def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> RunConfig:
-    """The config that the run goes by; raises RunError where this one would make another model.
+    """Return the config the run uses now; raises RunError if the new one would give a different model.
 
-    With `longer`, it may have another number of rounds, and other learning rates for those that are left.
+    With `longer`, the number of rounds may change, and with it the learning rates of the rounds still to come.
     """
     before = _config_before(config, store)
     may_change = MAY_CHANGE | (WITH_ROUNDS if longer and config.rounds != before.rounds else frozenset())
@@ -70,11 +70,11 @@ def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> 
 
 
 def _config_before(config: RunConfig, store: Store) -> RunConfig:
-    """The config that the run was begun with, as one of the same kind."""
+    """The run's recorded config, as the same type."""
     try:
         content = msgspec.json.decode(store.config(), type=dict[str, Any])
         for key in set(content) - set(config.__struct_fields__):
-            # A key of another command; null says as much as no key at all.
+            # Another command's key; null means the same as no key.
             if content.pop(key) is not None:
                 raise RunError(
                     f"the run in {config.run_path} was begun with `{key}`, by another command; go on with that "
@@ -88,7 +88,7 @@ def _config_before(config: RunConfig, store: Store) -> RunConfig:
 
 
 def finished_text(config: RunConfig) -> str:
-    """What to say to somebody who starts a finished run again."""
+    """The message for a user who starts a finished run again."""
     return (
         f"run {config.name} in {config.run_path} is finished after {config.rounds} rounds; raise `rounds` to go on "
         f'with it, or begin another run from its model: `initial = "{config.run_dir}"`, with another `run_dir`'
@@ -96,7 +96,7 @@ def finished_text(config: RunConfig) -> str:
 
 
 def _change_rounds(config: RunConfig, store: Store) -> None:
-    """Record the new number of rounds; one that is reached already is refused, since a last round is a special one."""
+    """Record the new number of rounds. It must exceed the closed rounds: the last round is special."""
     closed = store.progress().closed_round
     if config.rounds <= closed:
         raise RunError(
@@ -108,7 +108,7 @@ def _change_rounds(config: RunConfig, store: Store) -> None:
 
 
 def _explain(before: RunConfig, config: RunConfig, artifacts: Artifacts, store: Store) -> Iterator[str]:
-    """What the other number of rounds means, in sentences that fit a terminal."""
+    """Explain the effect of the new number of rounds, in sentences that fit a terminal."""
     progress = store.progress()
     closed, opened = progress.closed_round, progress.open
     yield f"run {config.name} has {config.rounds} rounds from now on, not {before.rounds}; {closed} are closed"
@@ -129,7 +129,7 @@ def _explain(before: RunConfig, config: RunConfig, artifacts: Artifacts, store: 
 
 
 def _moved(before: str, now: str) -> bool:
-    """Whether both are paths of the same file or folder name: a data set may be put elsewhere, as artifacts may."""
+    """Whether both are paths ending in the same name: a data set may move, like artifacts."""
     return os.sep in before and os.sep in now and Path(before).name == Path(now).name
 
 

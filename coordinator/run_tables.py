@@ -1,4 +1,4 @@
-"""Tables of RUN.toml that belong to other commands: the coordinator checks them and leaves them alone.
+"""Tables of RUN.toml that belong to other commands: the coordinator checks them, then ignores them.
 
 A command that extends RUN.toml declares a subclass of RunConfig with one more key, and names it in the entry-point
 group `sparsyedge.run_tables` under that key.
@@ -21,23 +21,23 @@ Config = TypeVar("Config", bound=Section)
 
 
 def file_config(kind: type[Config], content: dict[str, Any]) -> type[Config]:
-    """What a whole run file with this content is: `kind`, with the keys of other commands."""
+    """Extend `kind` by the keys of other commands, to check a whole run file with this content."""
     own = set(kind.__struct_fields__)
     entries = {entry.name: entry for entry in metadata.entry_points(group=GROUP) if entry.name not in own}
-    # Loaded only if the file has the key: another command's package takes time, and a device's install may lack it.
+    # Load a type only if the file has its key: importing another command takes time, and it may not be installed.
     others = [(key, _type_of(key, entry) if key in content else Any, None) for key, entry in sorted(entries.items())]
     extended = msgspec.defstruct(kind.__name__, others, bases=(kind,), frozen=True, kw_only=True)
     return cast("type[Config]", extended)
 
 
 def extended_configs() -> list[type[Section]]:
-    """Every config that extends RUN.toml by a key."""
+    """Every config that adds a key to RUN.toml."""
     return [entry.load() for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name)]
 
 
 def _type_of(key: str, entry: metadata.EntryPoint) -> Any:
     try:
         extended = entry.load()
-    except ModuleNotFoundError:  # without its package nobody can check the table, and nobody will read it
+    except ModuleNotFoundError:  # without its package we cannot check the table, and nobody will read it
         return Any
     return next(field.type for field in msgspec.structs.fields(extended) if field.name == key)

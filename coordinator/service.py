@@ -1,4 +1,4 @@
-"""A run from its config to its model: everything is checked first, then the broker, the store and the loop."""
+"""A run from config to model: checks everything first, then opens the broker and the store and runs the loop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = ["Coordinator", "prepare"]
 log = logging.getLogger(__name__)
 
 NOTABLE = 0.01
-"""A sparsity that is this much above the target is not the target of a run like this one."""
+"""A model this much sparser than the method's target deserves a note to the user."""
 
 
 def prepare(
@@ -61,10 +61,10 @@ def prepare(
     extend_evaluation: Extend | None = None,
     takes_turns: bool = False,
 ) -> Coordinator:
-    """A coordinator for the run, with artifacts and data read and checked; nothing is written or sent yet.
+    """Make a coordinator for the run. Reads and checks artifacts and data; writes and sends nothing yet.
 
-    A caller may bring its own channel to the devices, its own clock, and a function that adds to every evaluation.
-    With `takes_turns`, devices work one after the other, and the pace of one says nothing about another.
+    A caller may pass its own channel to the devices, its own clock, and a function that adds to every evaluation.
+    With `takes_turns`, devices work one after the other, so one device's pace says nothing about another's.
     """
     check_run_config(config)
     artifacts = Artifacts.load(config.artifacts_path)
@@ -93,7 +93,7 @@ def prepare(
 
 
 def _check_method(config: RunConfig, artifacts: Artifacts) -> None:
-    """Refuse artifacts of another method, or of the same with other options, than the run file asks for."""
+    """Raise ConfigError if the artifacts were exported for another method, or other options, than the run file's."""
     if config.method is None:
         return
     wanted, found = method_of(config.method), artifacts.manifest.method
@@ -121,7 +121,7 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
         takes_turns: bool = False,
     ) -> None:
-        """A new run begins from `initial`, which is the checkpoint's state or comes from `origin`."""
+        """A new run starts from `initial`: the state from `origin`, or the checkpoint's if that is empty."""
         self._config = config
         self._artifacts = artifacts
         self._initial = initial
@@ -135,18 +135,18 @@ class Coordinator:
         self._is_new = False
 
     def interrupt(self) -> None:
-        """Make `run` return soon, giving up the round that is open; safe in a signal handler and in any thread."""
+        """Make `run` abandon the open round and return soon; safe in a signal handler and in any thread."""
         self._interrupted.set()
 
     def run(self) -> RunSummary:
-        """Lead the fleet through all rounds that are left and deliver the model; blocks until the run is over.
+        """Lead the fleet through the remaining rounds and deliver the model; blocks until the run is over.
 
-        A run that is in the directory already goes on where it was. Raises LinkError where there is no broker, and
-        RunError where another coordinator is at work, the run cannot go on, or a round could not be completed.
+        Resumes a run that is already in the directory. Raises LinkError if there is no broker, and RunError if another
+        coordinator is at work, the run cannot resume, or a round could not complete.
         """
         config = self._config
         link = (self._connect or self._main_link)()
-        # The broker first: a run directory without a run in it would only be in the way of the next attempt.
+        # Connect first: without a broker, an empty run directory would only get in the way of the next attempt.
         link.open()
         try:
             with (
@@ -173,7 +173,7 @@ class Coordinator:
         return FleetLease(self._link, Topics(config.fleet), run=config.name, run_dir=config.run_path)
 
     def _open_store(self) -> Store:
-        """The run in the directory, if one is there that can go on; else a new one."""
+        """Resume the run in the directory, or create a new one."""
         config = self._config
         if Store.exists(config.run_path):
             return resume_store(config, self._artifacts, tell=self._observer.note)
@@ -193,7 +193,7 @@ class Coordinator:
         )
 
     def _describe_origin(self) -> Iterator[str]:
-        """What is to be known about a model that is not the checkpoint's."""
+        """Describe an initial model that is not the checkpoint's."""
         if not self._origin:
             return
         method, prunable = self._artifacts.manifest.method, self._artifacts.manifest.prunable
@@ -203,14 +203,14 @@ class Coordinator:
             yield f"zeros stay zero with {method.name}: it stays that sparse, beyond its target {method.sparsity:g}"
 
     def _record(self, link: Channel, store: Store, check: Callable[[], None]) -> RunSummary:
-        """Lead the run and leave in the store how it ended, whichever way that is."""
+        """Lead the run and record its outcome in the store, whatever happens."""
         store.wait_for_lock(lambda: not self._interrupted.is_set())
         try:
             self._lead(link, store, check)
         except SparsyedgeError as error:
             self._note_failure(store, error)
             raise
-        except BrokenPipeError:  # an observer prints to somebody who has gone
+        except BrokenPipeError:  # whoever read the observer's output is gone
             raise
         except (OSError, sqlite3.Error) as error:
             failure = RunError(
@@ -224,7 +224,7 @@ class Coordinator:
         try:
             store.end_run("failed", reason=str(error))
         except (sqlite3.Error, StoreError) as fault:
-            log.warning("the failure itself could not be recorded: %s", fault)
+            log.warning("could not record the failure itself: %s", fault)
         self._observer.run_ended(state="failed", reason=str(error))
 
     def _lead(self, link: Channel, store: Store, check: Callable[[], None]) -> None:
@@ -254,7 +254,7 @@ class Coordinator:
             takes_turns=self._takes_turns,
         )
         outcome = leader.lead()
-        # A run that was stopped before its first round closed has nothing that its user has not got already.
+        # A run stopped before its first round closed has no new model to deliver.
         sha256 = self._deliver(model.present, store) if store.progress().closed_round else None
         store.end_run(outcome, model_sha256=sha256)
         self._observer.run_ended(state=outcome, reason="")

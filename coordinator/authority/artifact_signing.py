@@ -1,4 +1,4 @@
-"""Signs artifacts, so that devices can tell the operator's from anybody else's."""
+"""Signs artifacts, which lets devices tell the operator's artifacts from anybody else's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sign(
 
 
 def unsigned_libraries(authority: Authority, directory: Path) -> tuple[OpLibrary, ...]:
-    """The op libraries on record whose devices would refuse these artifacts."""
+    """Recorded op libraries that these artifacts are not signed for; devices that have them would refuse."""
     signed = {library.sha256 for library in Artifacts.load(directory).manifest.op_libraries}
     return tuple(library for library in known_libraries(authority.folder) if library.sha256 not in signed)
 

@@ -51,7 +51,7 @@ Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a fleet's broker is called and where it listens."""
+    """Names, addresses and ports of a fleet's broker."""
 
     hosts: Annotated[tuple[Host, ...], msgspec.Meta(min_length=1)]
     """Names and addresses that devices may find it by; new devices are told the first."""
@@ -122,7 +122,7 @@ class Authority:
         return (self.folder / "signing.pub").read_text(encoding="ascii").strip()
 
     def private_signing_key(self) -> Ed25519PrivateKey:
-        """What artifacts are signed with."""
+        """The private key that signs artifacts."""
         key = serialization.load_pem_private_key((self.folder / "signing.key").read_bytes(), password=None)
         assert isinstance(key, Ed25519PrivateKey)
         return key
@@ -171,7 +171,7 @@ class Authority:
 
     @contextmanager
     def _writing_lists(self) -> Iterator[None]:
-        """One writer at a time, from the ledger to the disk: no list may go back to what it was before another's."""
+        """Lock out other writers from ledger to disk: no writer may overwrite a newer list with an older one."""
         with (self.folder / LISTS_LOCK_NAME).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -179,7 +179,7 @@ class Authority:
     # ---- new devices -------------------------------------------------------------------------------------------------
 
     def invite(self, device: str, *, data: DataConfig | None = None) -> DeviceFile:
-        """What a new device is to be given, with a token in it; a token that it had before is void."""
+        """Make a new device's enrolment file with a fresh token; voids any earlier token of that device."""
         try:
             msgspec.convert(device, Identifier)
         except msgspec.ValidationError as error:
@@ -225,7 +225,7 @@ class Authority:
         self._keep("ca", key, authority)
 
     def _make_coordinator(self) -> None:
-        """A certificate for the coordinator by an authority that certifies nobody else, ever: its key is forgotten."""
+        """Certify the coordinator with a one-time authority; we discard its key, so it can certify nobody else."""
         key, own = certificates.new_key(), certificates.new_key()
         authority = certificates.make_authority(key, fleet=self.settings.fleet)
         issued = certificates.issue_member(

@@ -29,7 +29,7 @@ MEMBER_DAYS = 5 * 365
 # for the time. Nor may a list that was made while our own clock was ahead shut everybody out once that is put right.
 VALID_FROM = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 WRITTEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-"""It is later than this, whatever the clock says: what is good for years must not end before it begins."""
+"""A clock before this date is wrong; certificates and lists count their life from here at the earliest."""
 MAX_CSR_CHARACTERS = 8192
 
 Key = ec.EllipticCurvePrivateKey

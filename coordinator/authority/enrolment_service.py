@@ -1,7 +1,7 @@
-"""Answers newcomers: a token that is good makes a certificate of a request, everything else is refused and counted.
+"""Answers newcomers: issues a certificate for a valid token; refuses and counts everything else.
 
-Runs beside every `coordinator run` in a thread of its own, and alone as `coordinator enrol`. Of several at one fleet,
-one at a time is at work.
+Runs in its own thread beside every `coordinator run`, and alone as `coordinator enrol`. If several run for one fleet,
+only one works at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RETRY_S = 2.0
 WRITE_S = 1.0
 """How often refusals are written at most: a flood must not wear out the disk."""
 CROWD_PER_MINUTE = 6000
-"""A thousand devices that all come back after a broker's restart begin half as many."""
+"""Warn above this. A thousand devices that reconnect after a broker's restart make half as many connections."""
 DEAF_S = 10.0
 CLOCK_SLACK_S = 3600.0
 """How far a clock may be put back without voiding the tokens of the day."""
@@ -83,7 +83,7 @@ def serve(authority: Authority, stopped: threading.Event) -> None:
 
 
 class _Desk:
-    """Where newcomers are answered, one connection of the coordinator's long."""
+    """Answers newcomers over one connection of the coordinator."""
 
     def __init__(self, authority: Authority, identity: str) -> None:
         self._authority = authority
@@ -91,7 +91,7 @@ class _Desk:
         self._link = authority.link(identity)
         self._newcomers = Newcomers(time.monotonic)
         self._deaf_until_s: dict[str, float] = {}
-        """Who lost its token for asking too often, and until when what is left of its requests is passed over."""
+        """Devices that lost their token for asking too often, and until when to ignore their queued requests."""
         self._crowd_told_s = -MINUTE_S
 
     def serve(self, stopped: threading.Event) -> None:
@@ -136,7 +136,7 @@ class _Desk:
         if self._newcomers.is_too_much(device):
             self._shut(ledger, device)
         elif message.retained:
-            # A request is of its moment: one that the broker keeps would be asked for ever.
+            # The broker must not retain a request: it would come back on every connect.
             if message.payload:
                 self._link.publish(message.topic, b"", retain=True)
         else:

@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS refusals (
 
 @dataclass(frozen=True)
 class Token:
-    """What is known of a token that somebody showed; `key_sha256` and `certificate` once it was used."""
+    """A token on record; `key_sha256` and `certificate` are set once it is used."""
 
     device: str
     expires_at: float
@@ -81,7 +81,7 @@ class Refusal:
 
 
 class Ledger:
-    """The authority's memory; every method is one transaction. Of one thread, as SQLite's connections are."""
+    """The authority's records; every method is one transaction. Use it from one thread, like any SQLite connection."""
 
     def __init__(self, path: Path, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:
         # Before SQLite makes it: the file is private from its first moment on.
@@ -128,7 +128,7 @@ class Ledger:
         return token, expires_at
 
     def token(self, token: str) -> Token | None:
-        """What is known of it; None for one that was never issued, or is void."""
+        """Look up a token; None if it was never issued or is void."""
         row = self._db.execute(
             "SELECT device, expires_at, key_sha256, certificate FROM tokens WHERE sha256 = ?", (token_sha256(token),)
         ).fetchone()
@@ -146,7 +146,7 @@ class Ledger:
     # ---- certificates ------------------------------------------------------------------------------------------------
 
     def enrol(self, token: str, *, key_sha256: str, certificate: str, serial: int, expires_at: float) -> bool:
-        """Use the token up for this certificate, which takes the place of all that the device had before.
+        """Use up the token for this certificate, which replaces all earlier ones of the device.
 
         False where another enrolment was faster.
         """

@@ -1,4 +1,4 @@
-"""Shuts a device out, also one that is connected: a list for new connections, a ban, and an end to the old one."""
+"""Revokes a device, even a connected one: blocks new connections, bans it from all topics, ends the old connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PASS_DAYS = 1 / 24
 
 @dataclass(frozen=True)
 class Revoked:
-    """What a revocation has come to."""
+    """Outcome of a revocation."""
 
     certificates: int
     """How many were valid until now."""

@@ -1,4 +1,4 @@
-"""Who takes part in a run, as `coordinator devices` shows it: a line each, and why where one does not."""
+"""The view of `coordinator devices`: one line per device, and the reason if it does not take part."""
 
 from __future__ import annotations
 

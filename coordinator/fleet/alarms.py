@@ -1,4 +1,4 @@
-"""What is wrong about a device beyond a message of it: an identity that two use, tasks that somebody forged. No I/O."""
+"""Alarms about a device itself rather than one of its messages: a shared identity, forged tasks. No I/O."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from sparsyedge.edge.protocol.messages import DeviceStatus
 __all__ = ["Alarms"]
 
 AGAIN_S = 60.0
-"""A device says what it likes as often as it likes; its alarms change once a minute."""
+"""A device may send status as often as it likes; we update its alarm once a minute at most."""
 TWINS_S = 600.0
-"""Two that share an identity push each other off the broker every few seconds; once that ends, it is forgotten."""
+"""Two devices with one identity push each other off the broker every few seconds. The alarm ends this long after."""
 KEPT_BOOTS = 4
 SHOWN = 12
-"""Characters of a boot id."""
+"""Characters shown of a boot id."""
 
 
 class Alarms:
-    """Remembers the last starts of every device, and what was said of it."""
+    """Remembers the last boots of every device and the alarm last raised for it."""
 
     def __init__(self) -> None:
         self._boots: dict[str, list[str]] = {}
@@ -24,7 +24,7 @@ class Alarms:
         self._said: dict[str, tuple[str, float]] = {}
 
     def note(self, device: str, status: DeviceStatus, now_s: float) -> str | None:
-        """What is to be said now of a device that has sent this status; None where nothing is new."""
+        """Take in a status; returns the device's alarm if it changed, empty if it cleared, else None."""
         if status.state != "online":
             return None
         self._note_boot(device, status.boot_id, now_s)
@@ -36,13 +36,13 @@ class Alarms:
         return alarm
 
     def _note_boot(self, device: str, boot_id: str, now_s: float) -> None:
-        """A start of a device that comes back after a later one has not ended: two devices have one identity."""
+        """Notice an earlier boot that comes back after a later one: two devices share one identity."""
         boots = self._boots.setdefault(device, [])
         if boots and boots[-1] == boot_id:
             return
         if boot_id in boots:
             boots.remove(boot_id)
-            # Sorted, since they take turns.
+            # Sorted, because the two take turns.
             first, second = sorted((boots[-1], boot_id))
             self._twins[device] = (first, second, now_s)
         boots.append(boot_id)

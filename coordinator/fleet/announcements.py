@@ -1,4 +1,4 @@
-"""What the fleet can read at any time: the present round's task and the blobs that it names."""
+"""The retained messages of a run: the current round's task and the blobs it names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Announcements"]
 
 
 class Announcements:
-    """Keeps the retained state of a run in step with its rounds."""
+    """Keeps a run's retained messages in step with its rounds."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class Announcements:
         chunk_bytes: int = CHUNK_BYTES,
         seal: Callable[[RoundTask], RoundTask] = lambda task: task,
     ) -> None:
-        """`seal` signs tasks, in a secured fleet."""
+        """`seal` signs tasks in a secured fleet."""
         self._config = config
         self._manifest = artifacts.manifest
         self._publisher = publisher
         self._chunk_bytes = chunk_bytes
         self._seal = seal
         self._task: RoundTask | None = None
-        # The oldest version that can say what the run asks for: the most devices can read it, and none can choose it.
+        # The oldest version that can express the run: most devices can read it, and no device gets to choose it.
         self._protocol = OURS.protocol.oldest
         self._demand = Demand(protocol=self._protocol, needs=artifacts.manifest.needs or (), software=own_software())
         for file in artifacts.manifest.files.values():
@@ -58,23 +58,23 @@ class Announcements:
 
     @property
     def round(self) -> int:
-        """The round that was announced last, 0 before the first."""
+        """The last announced round; 0 before the first."""
         return self._task.round if self._task else 0
 
     @property
     def cohort(self) -> tuple[str, ...]:
-        """The cohort that was announced last."""
+        """The last announced cohort."""
         return self._task.cohort if self._task else ()
 
     def learning_rate(self, round_number: int) -> float:
-        """The rate that devices train with in a round."""
+        """The learning rate for a round."""
         rate = self._config.learning_rate
         return learning_rate(round_number, self._config.rounds, start=rate.start, end=rate.end)
 
     def open_round(
         self, command: OpenRound, model: GlobalModel, *, left_s: float, learning_rate: float | None = None
     ) -> None:
-        """Announce a round that ends in `left_s`; its model replaces that of the round before.
+        """Announce a round that ends in `left_s`; its model replaces the previous round's.
 
         A round that an earlier process opened keeps its learning rate.
         """
@@ -83,7 +83,7 @@ class Announcements:
             self._publisher.put(self._cut(model.blob), model.frame_reader())
         deltas = tuple(msgspec.structs.replace(delta, model=self._cut(delta.model)) for delta in model.deltas)
         for delta in deltas:
-            # Keep the frame itself: by the time a broker comes back, the model may have moved on.
+            # Keep the frame itself: the model may have moved on by the time a broker comes back.
             self._publisher.put(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
@@ -120,12 +120,12 @@ class Announcements:
             self._announce(task)
 
     def end(self, state: Literal["closed", "finished"]) -> None:
-        """Announce that the round, or the whole run, takes no more updates."""
+        """Announce that the round or the whole run takes no more updates."""
         if self._task is not None:
             self._announce(msgspec.structs.replace(self._task, state=state))
 
     def judge(self, device: str, status: DeviceStatus) -> DeviceStatus:
-        """What a device says of itself, with `unfit` where it cannot read what the fleet is told here."""
+        """Return the status, marked `unfit` if the device's software cannot read our announcements."""
         if status.state == "offline":
             return status
         speaks = status.speaks or FIRST
@@ -133,11 +133,11 @@ class Announcements:
         return msgspec.structs.replace(status, unfit=one_line(reason), unfit_round=0) if reason else status
 
     def clear(self) -> None:
-        """Withdraw all blobs; the last task stays for devices that come later."""
+        """Withdraw all blobs; the last task stays for devices that connect later."""
         self._publisher.keep_only(set())
 
     def _cut(self, blob: Blob) -> Blob:
-        """The blob in chunks that suit the broker."""
+        """Cut the blob into chunks the broker accepts."""
         return recut(blob, self._chunk_bytes)
 
     def _announce(self, task: RoundTask) -> None:

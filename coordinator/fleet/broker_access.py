@@ -1,4 +1,4 @@
-"""How a run reaches its fleet: in the clear on this machine, or as the coordinator of a secured fleet."""
+"""Connects a run to its fleet: unencrypted, or with the coordinator's certificate in a secured fleet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def open_authority(config: RunConfig) -> Authority | None:
-    """The authority of the run's fleet, None for a fleet without one; raises ConfigError where the two do not fit."""
+    """Open the fleet's authority, None if it has none; raises ConfigError if run and authority do not match."""
     if config.authority is None:
         return None
     authority = Authority.open(Path(config.authority).expanduser())
@@ -46,7 +46,7 @@ def open_authority(config: RunConfig) -> Authority | None:
 
 
 def make_link(config: RunConfig, identity: str, will: tuple[str, bytes] | None = None) -> Channel:
-    """A connection to the run's broker, not open yet."""
+    """Make a connection to the run's broker; the caller opens it."""
     authority = open_authority(config)
     if authority is not None:
         return authority.link(identity, will)
@@ -54,7 +54,7 @@ def make_link(config: RunConfig, identity: str, will: tuple[str, bytes] | None =
 
 
 def manifest_signature(config: RunConfig) -> str:
-    """What proves the run's artifacts to the devices of a secured fleet; raises ArtifactError where nothing does."""
+    """The artifacts' signature, empty without an authority; raises ArtifactError if devices would refuse it."""
     authority = open_authority(config)
     if authority is None:
         return ""
@@ -62,7 +62,7 @@ def manifest_signature(config: RunConfig) -> str:
 
 
 def warn_of_unsigned_libraries(config: RunConfig) -> None:
-    """Say which devices of the fleet will refuse the artifacts, because they were signed before those were made."""
+    """Warn about op libraries recorded after signing: devices that have them will refuse the artifacts."""
     authority = open_authority(config)
     for library in unsigned_libraries(authority, config.artifacts_path) if authority else ():
         log.warning(
@@ -77,7 +77,7 @@ def warn_of_unsigned_libraries(config: RunConfig) -> None:
 
 
 def check_epochs(config: RunConfig, max_epochs: int) -> None:
-    """Raise ArtifactError where the devices of a secured fleet would refuse the run's number of epochs."""
+    """Raise ArtifactError if devices of a secured fleet would refuse the run's number of epochs."""
     if config.authority is not None and config.epochs > max_epochs:
         raise ArtifactError(
             f"key `epochs` has value {config.epochs}, the signed artifacts in {config.artifacts_path} allow "
@@ -88,7 +88,7 @@ def check_epochs(config: RunConfig, max_epochs: int) -> None:
 
 @contextmanager
 def answering(config: RunConfig) -> Iterator[None]:
-    """Let new devices in while the block lasts, where the fleet is a secured one."""
+    """Answer enrolments during the `with` block; does nothing without an authority."""
     authority = open_authority(config)
     if authority is None:
         yield

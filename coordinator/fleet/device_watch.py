@@ -1,4 +1,4 @@
-"""Who comes, goes, or will not train: tells the rounds, the store and the observer."""
+"""Tells the rounds, the store and the observer when a device comes, goes or becomes unfit."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class DeviceWatch:
         self._alarms = Alarms()
 
     def note(self, device: str, status: DeviceStatus) -> None:
-        """Take in what a device says of itself, or what its last will says."""
+        """Take in a device's status or its last will."""
         status = self._announcements.judge(device, status)
         before = self._driver.state.online.get(device)
         self._driver.feed(_event_of(device, status))
         came_or_went = self._driver.state.online.get(device) != before
         if not came_or_went and status.state == "offline" and before is not None:
-            return  # the last will of an earlier start
+            return  # the last will of an earlier boot
         if came_or_went or self._notes.reason(device) != status.unfit:
             self._notes.note_fitness(device, status.unfit)
             self._store.note_device(device, status)
@@ -54,7 +54,7 @@ class DeviceWatch:
         self._note_alarm(device, status)
 
     def shut_out(self, device: str) -> None:
-        """Count a revoked device as gone: the broker lets it say nothing any more, not even that."""
+        """Mark a revoked device as offline: the broker drops its messages, even its last will."""
         online = self._driver.state.online
         if device in online:
             self.note(device, DeviceStatus(state="offline", boot_id=online[device]))

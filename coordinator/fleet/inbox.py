@@ -1,4 +1,4 @@
-"""Reads what devices send, with suspicion: every message becomes a value, never an exception. No I/O."""
+"""Reads device messages with suspicion: each one becomes a value, never an exception. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Chunk", "Garbage", "Kept", "Reported", "StatusChanged", "read"]
 
 PHASES = get_args(Phase)
 MAX_SAMPLES = 10**9
-"""Nobody trains on more. A larger claim only serves to outvote the other devices."""
+"""No device trains on more. A larger claim is an attempt to outvote the other devices."""
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
 MAX_STATUS_BYTES = 16 * 1024
@@ -28,7 +28,7 @@ MAX_STATUS_BYTES = 16 * 1024
 
 @dataclass(frozen=True)
 class StatusChanged:
-    """A device came or went."""
+    """A device sent its status."""
 
     device: str
     status: DeviceStatus
@@ -36,7 +36,7 @@ class StatusChanged:
 
 @dataclass(frozen=True)
 class Reported:
-    """What a round cost a device."""
+    """A device reported what a round cost it."""
 
     device: str
     report: Report
@@ -44,7 +44,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of an update."""
+    """One chunk of an update."""
 
     device: str
     update: str
@@ -54,7 +54,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Garbage:
-    """A message that no honest device sends, and what is wrong with it."""
+    """A message no honest device sends; `reason` says what is wrong with it."""
 
     device: str
     reason: str
@@ -62,7 +62,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Kept:
-    """A message that a device must not have the broker retain: it would stay in the broker's memory for ever."""
+    """A message the broker must not retain: it would stay in the broker's memory for ever."""
 
     device: str
     topic: str
@@ -72,11 +72,11 @@ Message = StatusChanged | OfferReceived | Reported | Chunk
 
 
 def read(topics: Topics, received: Received) -> Message | Garbage | Kept | None:
-    """What a message says; None for one that means nothing to the coordinator."""
+    """Decode a message; None if it does not concern the coordinator."""
     match topics.parse(received.topic):
         case ("dev", device, kind, *rest) if _is_identifier(device):
             if received.retained and (kind, rest) != ("status", []):
-                # An empty one is our own, which clears it.
+                # An empty one is ours: it clears the topic.
                 return Kept(device, received.topic) if received.payload else None
             if len(received.payload) > MAX_STATUS_BYTES and kind == "status":
                 return Kept(device, received.topic)
@@ -105,7 +105,7 @@ def _read_from(device: str, kind: str, rest: list[str], received: Received) -> M
 
 
 def _read_status(device: str, payload: bytes) -> StatusChanged | None:
-    if not payload:  # somebody cleared the retained status, which says nothing about the device
+    if not payload:  # a cleared status says nothing about the device
         return None
     status = decode(payload, DeviceStatus)
     _check_numbers(samples=status.samples)

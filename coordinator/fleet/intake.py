@@ -1,4 +1,4 @@
-"""Turns messages into events: what a device sends reaches the rounds or is counted as a refusal; nothing raises."""
+"""Turns messages into events: each reaches the rounds or counts as a refusal. Bad input never raises."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Intake:
-    """Reads everything that arrives over the channel."""
+    """Handles every message from the channel."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Intake:
         self._task_watch = task_watch
 
     def subscribe(self, channel: Channel) -> None:
-        """Ask for all that this reads."""
+        """Subscribe to all topics this class handles."""
         for pattern in (self._topics.offer("+"), self._topics.report("+"), self._topics.upload("+", "+", "+")):
-            # No access list can keep a device from having these retained, so we must see it.
+            # No access list can stop a device from setting the retain flag here, so we need to see the flag.
             channel.subscribe(pattern, as_published=True)
         for pattern in (self._topics.status("+"), self._topics.catalogue):
             channel.subscribe(pattern)
@@ -63,7 +63,7 @@ class Intake:
             channel.subscribe(self._topics.round)
 
     def take(self, received: Received) -> None:
-        """Act on one message."""
+        """Handle one message."""
         if received.topic == self._topics.catalogue:
             self._take_over(received)
         elif received.topic == self._topics.round:
@@ -96,9 +96,9 @@ class Intake:
                 log.debug("nothing to do about a message on %s", received.topic)
 
     def _take_offer(self, event: OfferReceived) -> None:
-        """Pass an offer on if it is the device's own; count a forged one and do not answer it.
+        """Pass on an offer the device signed; count a forged one without answering it.
 
-        The answer would reach the device itself. If that has made the same update, it would drop it.
+        The answer would reach the real device. If that made the same update, it would drop it.
         """
         if self._proofs.holds(event.device, event.offer):
             self._driver.feed(event)
@@ -107,7 +107,7 @@ class Intake:
 
     def _put_chunk(self, chunk: inbox.Chunk) -> None:
         upload = self._uploads.get(chunk.device, chunk.update)
-        if upload is None:  # repeated by the broker after the update was complete, or never granted
+        if upload is None:  # the broker repeated it after the update was complete, or we never granted it
             return
         try:
             new = upload.assembly.put(chunk.index, chunk.content)
@@ -120,7 +120,7 @@ class Intake:
             self._driver.feed(ChunkReceived(chunk.device))
 
     def _take_over(self, received: Received) -> None:
-        """Withdraw what another coordinator left on the broker. A catalogue that was not retained is our own."""
+        """Withdraw blobs another coordinator left on the broker. A catalogue that is not retained is our own."""
         if not received.retained or not received.payload:
             return
         try:

@@ -1,7 +1,7 @@
-"""The loop of a run, in one thread: messages in, what time brings, and the end.
+"""The main loop of a run, in one thread: messages, ticks, shutdown.
 
-A round's work is done elsewhere. `intake.py` turns messages into events; `round_driver.py` feeds them to the pure state
-machine (rounds/state_machine.py) and has its commands carried out by `round_effects.py` and `update_effects.py`.
+Other modules do a round's work. `intake.py` turns messages into events; `round_driver.py` feeds them to the pure state
+machine (rounds/state_machine.py); `round_effects.py` and `update_effects.py` carry out its commands.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ LAST_REPORTS_S = 5.0
 
 
 class Leader:
-    """Leads a fleet through one run, from wherever its store says that it is; the channel must be open.
+    """Leads a fleet through one run, starting at the progress in its store; the channel must be open.
 
-    Setting `interrupted` gives up the round that is open; `check` is called now and then and may raise RunError.
+    Setting `interrupted` abandons the open round. Every tick calls `check`, which may raise RunError.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Leader:
         self._ticked_s = self._touched_s = clock()
 
     def lead(self) -> RunOutcome:
-        """Go through the rounds; blocks until the run is over. Raises RunError if a round could not be completed."""
+        """Run all rounds; blocks until the run is over. Raises RunError if a round could not complete."""
         self._intake.subscribe(self._link)
         self._notes.tell(self._driver.state)
         try:
@@ -143,7 +143,7 @@ class Leader:
             while self._driver.outcome is None:
                 self._turn()
         except SparsyedgeError:
-            # Devices must not go on with a run that nobody leads.
+            # Stop the devices: nobody leads this run any more.
             self._announcements.end("finished")
             self._announcements.clear()
             raise
@@ -153,7 +153,7 @@ class Leader:
         return self._driver.outcome
 
     def _turn(self) -> None:
-        """One message, if there is one, and what time brings."""
+        """Handle one message, if there is one, and tick if it is time."""
         message = self._link.receive(POLL_S)
         if isinstance(message, Connected):
             self._publisher.renew()
@@ -182,7 +182,7 @@ class Leader:
         self._driver.feed(self._next_request() or events.Tick())
 
     def _next_request(self) -> events.StopRequested | events.PauseRequested | events.ResumeRequested | None:
-        """What the user has asked for since the last tick, through the store."""
+        """The user's newest request in the store: stop, pause or resume."""
         state, requests = self._driver.state, self._store.requests()
         if not state.stopping and "stop" in requests:
             return events.StopRequested()
@@ -194,7 +194,7 @@ class Leader:
         return events.ResumeRequested() if state.paused else events.PauseRequested()
 
     def _take_leave(self) -> None:
-        """Tell the devices that the run is over, hear what their last round cost, and clear the broker."""
+        """Tell the devices that the run is over, collect their last cost reports, and clear the broker."""
         self._announcements.end("finished")
         until_s = self._clock() + LAST_REPORTS_S
         while self._reports.are_missing and not self._interrupted.is_set() and self._clock() < until_s:

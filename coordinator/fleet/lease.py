@@ -1,8 +1,8 @@
-"""One coordinator per fleet: a retained lease on the broker, withdrawn by its holder's last will.
+"""One coordinator per fleet: a retained lease on the broker, which the holder's last will withdraws.
 
-A lease that is left behind (the broker came back with it, its holder did not) must not keep a fleet without a leader:
-whoever wants the fleet asks, and a holder that is alive answers at once, from a connection and a thread of its own that
-no evaluation keeps busy. Where two claim at the same moment, the earlier claim wins and the other coordinator is told.
+A stale lease (the broker came back with it, the holder did not) must not block a fleet. So a new coordinator asks
+first, and a live holder answers at once: it has its own connection and thread, which no evaluation can block. If two
+claim at the same moment, the earlier claim wins and the other coordinator gets an error.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["FleetLease"]
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-"""How long a holder may take to answer before it counts as dead."""
+"""A holder that does not answer within this time counts as dead."""
 POLL_S = 0.25
 
 MakeLink = Callable[[str, tuple[str, bytes]], Channel]
-"""Makes a link from an identity and a last will; the caller opens it."""
+"""Makes a link for an identity and a last will; the caller opens it."""
 
 
 class FleetLease:
-    """A claim on a fleet, held while a `with` block lasts, which gives `check`.
+    """A claim on a fleet for the duration of a `with` block, which yields `check`.
 
-    The caller holds the lock of the run directory.
+    The caller must hold the lock of the run directory.
     """
 
     def __init__(self, make_link: MakeLink, topics: Topics, *, run: str, run_dir: Path) -> None:
@@ -65,7 +65,7 @@ class FleetLease:
         self.release()
 
     def acquire(self) -> None:
-        """Claim the fleet; raises RunError where another coordinator leads it."""
+        """Claim the fleet; raises RunError if another coordinator leads it."""
         self._link.subscribe(self._topics.lease)
         self._link.open()
         try:
@@ -79,7 +79,7 @@ class FleetLease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise RunError once another coordinator turned out to have the older claim."""
+        """Raise RunError if another coordinator has the older claim."""
         if self._lost is not None:
             raise RunError(_refusal(self._topics.fleet, self._lost))
 
@@ -94,7 +94,7 @@ class FleetLease:
         self._link.close()
 
     def _find_holder(self) -> Lease | None:
-        """Who holds the fleet and is alive to say so."""
+        """The lease of a live holder, or None."""
         until_s = time.monotonic() + ANSWER_S
         found: Lease | None = None
         while time.monotonic() < until_s:
@@ -105,11 +105,11 @@ class FleetLease:
             if lease is None:
                 continue
             if lease.holder == self._own.holder:
-                # Our own question has come back, and what the broker keeps came before it: nobody else is there.
+                # Our question came back. A retained lease would have come first, so nobody holds the fleet.
                 if found is None:
                     return None
             elif lease.state == "held" and lease.place != self._own.place:
-                # We hold the lock of our own run directory, so a lease from there is a dead process's.
+                # We hold the lock of our own run directory, so a lease from there belongs to a dead process.
                 found = lease
                 if lease.answers == self._own.holder:
                     return lease
@@ -122,7 +122,7 @@ class FleetLease:
             event = self._link.receive(POLL_S)
             lease = _read(event)
             if isinstance(event, Connected) or (isinstance(event, Received) and lease is None):
-                # Also where somebody's last will has taken our own lease away.
+                # The second case: another coordinator's last will cleared our lease.
                 self._say("held")
             elif lease is not None and lease.holder != self._own.holder:
                 self._face(lease)
@@ -147,7 +147,7 @@ class FleetLease:
 
 
 def _read(event: Event | None) -> Lease | None:
-    """The lease in a message; None for one that was withdrawn or makes no sense."""
+    """Decode the lease in a message; None if it is withdrawn or unreadable."""
     if not isinstance(event, Received) or not event.payload:
         return None
     try:

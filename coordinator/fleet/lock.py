@@ -1,4 +1,4 @@
-"""One coordinator per run directory: a lock that the operating system lets go of when its holder dies."""
+"""One coordinator per run directory: a lock that the operating system releases when the holder dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK_NAME = "coordinator.lock"
 
 
 class RunLock:
-    """Holds the run directory, which is made if it is not there, while the `with` block lasts."""
+    """Locks the run directory during a `with` block; creates it if needed."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -48,5 +48,5 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The file stays: removing it would let two coordinators hold locks on two files of one name.
+        # The file stays: if we removed it, two coordinators could lock two files of the same name.
         os.close(self._handle)

@@ -1,4 +1,4 @@
-"""Whether an offer is the device's own: signed with the key that it enrolled with. A broker cannot invent one."""
+"""Checks that a device signed its offer with the key it enrolled with, so a broker cannot forge offers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 UNPROVEN = "the offer is not signed with the key that this device enrolled with"
 REFRESH_S = 5.0
-"""How soon a device that enrolled again is known by its new key, and how often a forger makes us look it up."""
+"""How soon we learn a device's new key after it enrolled again; also limits the look-ups a forger can cause."""
 MAX_KNOWN = 4096
 
 
 class OfferProofs:
-    """Checks offers; every one passes in a fleet without an authority.
+    """Checks offers; without an authority every offer passes.
 
-    A device repeats an offer until it is answered, so a verdict is kept and costs a hash the next time.
+    Devices repeat an offer until we answer, so we cache proven offers: the next check costs one hash.
     """
 
     def __init__(self, config: RunConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class OfferProofs:
         self._proven: set[bytes] = set()
 
     def holds(self, device: str, offer: Offer) -> bool:
-        """Whether the device itself has made this offer."""
+        """Whether the device itself made this offer."""
         if self._authority is None:
             return True
         digest = hashlib.sha256(f"{device}\n".encode() + encode(offer)).digest()

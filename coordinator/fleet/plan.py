@@ -1,4 +1,4 @@
-"""The plan of a run: what its config and its artifacts settle for all rounds."""
+"""Makes the plan of a run, fixed for all rounds, from its config and artifacts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sparsyedge.edge.model.artifacts import Manifest
 __all__ = ["plan_of"]
 
 MAX_UPLOAD_BYTES = 32 << 20
-"""What all uploads in flight may take together, however many devices there are; half of what a link's inbox holds."""
+"""Limit for all uploads in flight, however many devices there are: half of a link's inbox."""
 MIN_UPLOAD_BYTES = 4 << 20
 UPLOADS_AT_A_TIME = 4
 
 
 def plan_of(config: RunConfig, manifest: Manifest, *, first_round: int, takes_turns: bool = False) -> Plan:
-    """The plan; `first_round` is the one that waits for the whole fleet."""
+    """Make the plan; `first_round` is the round that waits for `min_devices`."""
     largest = max_update_bytes(manifest)
     return Plan(
         run=config.name,
@@ -27,7 +27,7 @@ def plan_of(config: RunConfig, manifest: Manifest, *, first_round: int, takes_tu
         deadline_s=config.deadline_s,
         seed=config.seed,
         max_update_bytes=largest,
-        # Room for several, so that one that trickles does not stop the others.
+        # Room for several: one slow upload must not block the others.
         upload_bytes=min(MAX_UPLOAD_BYTES, max(MIN_UPLOAD_BYTES, UPLOADS_AT_A_TIME * largest)),
         policy=config.selection,
         over_selection=config.over_selection,

@@ -1,4 +1,4 @@
-"""What the coordinator publishes: retained state, which it repeats to a broker that comes back, and replies."""
+"""Publishes retained messages and replies; repeats the retained ones when the broker comes back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Publisher"]
 log = logging.getLogger(__name__)
 
 REMEMBERED_TASKS = 64
-"""Our own announcements come back to us, perhaps after some more of them."""
+"""We receive our own announcements too, possibly after sending several newer ones."""
 
 
 class Publisher:
-    """Publishes while the broker is there, and remembers what must be retained.
+    """Publishes while the broker is up and remembers everything retained.
 
     It starts silent. The owner calls `renew` on every connect, which publishes everything put so far. If the broker
-    goes away in between, the rest waits for the next `renew`; devices repeat what was not answered.
+    goes away in between, the rest waits for the next `renew`; devices repeat offers we did not answer.
     """
 
     def __init__(self, link: Channel, topics: Topics) -> None:
@@ -35,11 +35,11 @@ class Publisher:
         self._task: bytes = b""
         self._announced: deque[bytes] = deque(maxlen=REMEMBERED_TASKS)
         self._cleared = 0
-        """How often we cleared the task and have not seen that come back."""
+        """How many of our own clears of the task have not come back yet."""
         self._up = False
 
     def renew(self) -> None:
-        """Publish all retained state, the task after the blobs that it names."""
+        """Publish all retained messages: the blobs first, then the task that names them."""
         self._up = True
         for blob in list(self._withdrawn.values()):
             self._clear(blob)
@@ -58,28 +58,28 @@ class Publisher:
             self._publish_chunks(blob, read())
 
     def keep_only(self, blobs: set[str]) -> None:
-        """Withdraw all blobs but those with these hashes, so that the broker can forget them."""
+        """Withdraw all blobs except those with these hashes, to free the broker's memory."""
         for sha256 in set(self._blobs) - blobs:
             blob, _ = self._blobs.pop(sha256)
             self._withdraw(blob)
         self._publish_catalogue()
 
     def take_over(self, left: Catalogue) -> None:
-        """Withdraw what an earlier coordinator left on the broker, unless this one offers it, too."""
+        """Withdraw the blobs an earlier coordinator left on the broker, except those we offer too."""
         for blob in left.blobs:
             if blob.sha256 not in self._blobs:
                 self._withdraw(blob)
             else:
-                # The earlier one may have cut it into more chunks.
+                # The earlier coordinator may have cut it into more chunks.
                 self._clear_chunks(blob, start=self._blobs[blob.sha256][0].chunks)
 
     def announce(self, task: RoundTask) -> None:
-        """Tell the fleet what to do now."""
+        """Publish the task to the fleet."""
         self._task = encode(task)
         self.repeat_task()
 
     def repeat_task(self) -> None:
-        """Tell the fleet once more."""
+        """Publish the current task again."""
         if self._task:
             self._announced.append(hashlib.sha256(self._task).digest())
         else:
@@ -87,11 +87,11 @@ class Publisher:
         self._publish(self._topics.round, self._task, retain=True)
 
     def forget(self, topic: str) -> None:
-        """Clear a message that somebody else had the broker retain."""
+        """Clear a message that another client had retained."""
         self._publish(topic, b"", retain=True)
 
     def has_announced(self, task: bytes) -> bool:
-        """Whether a message on the task's topic is ours; each of ours comes back once."""
+        """Whether a message on the task topic is ours; each of ours comes back once."""
         if not task and self._cleared:
             self._cleared -= 1
             return True
@@ -128,7 +128,7 @@ class Publisher:
         try:
             self._link.publish(topic, payload, retain=retain)
         except MessageTooLarge as error:
-            # Only this message is at fault, so the others still go out.
+            # Only this message is too large; the others still go out.
             log.error("not sent: %s", error)
         except LinkError as error:
             log.warning("%s; the rest waits for the broker to come back", error)

@@ -1,7 +1,7 @@
-"""What devices sent that was not taken: counted by a fixed set of kinds, told in few words and at a limited rate.
+"""Counts refusals by a fixed set of kinds and logs them at a limited rate.
 
-A hostile member can make up as many reasons as it likes, but no kinds. So rounds, devices and kinds limit what it
-costs on disk, and it gets a few lines a minute in the log.
+A hostile member can provoke any number of reasons, but no new kinds. So rounds, devices and kinds bound the disk space
+it can take, and it gets a few log lines a minute.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Refusals"]
 log = logging.getLogger(__name__)
 
 TOLD_PER_MINUTE = 5
-"""Refusals of one device that are told one by one."""
+"""Refusals of one device that we report one by one."""
 MINUTE_S = 60.0
 
 
 @dataclass
 class _Told:
-    """What was told about one device in the present minute, and how much was not."""
+    """How many refusals of one device we reported in this minute, and how many we left out."""
 
     since_s: float
     lines: int = 0
@@ -34,12 +34,12 @@ class _Told:
 
 
 class Refusals:
-    """Counts refusals, writes the counts now and then, and tells the observer about a few of them."""
+    """Counts refusals, writes the counts now and then, and reports a few of them to the observer."""
 
     def __init__(
         self, store: Store, observer: Observer, *, present_round: Callable[[], int], clock: Callable[[], float]
     ) -> None:
-        """`present_round` gives the round that was announced last, 0 before the first."""
+        """`present_round` returns the last announced round, 0 before the first."""
         self._store = store
         self._observer = observer
         self._present_round = present_round
@@ -48,9 +48,9 @@ class Refusals:
         self._told: dict[str, _Told] = {}
 
     def count(self, device: str, kind: RefusalKind, reason: str, *, round_number: int | None = None) -> None:
-        """One more of this kind; `reason` says what was wrong with this one.
+        """Count one refusal; `reason` says what was wrong.
 
-        It counts against the round that the device named, or against the present one if that has not been open yet.
+        It counts for the round the device named, or for the current one if the named round is still to come.
         """
         present = self._present_round()
         round_number = present if round_number is None else min(round_number, present)

@@ -1,4 +1,4 @@
-"""What rounds cost the devices: records their reports, and knows whose are still to come for the present round."""
+"""Records the devices' cost reports and knows which are still missing for the current round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Reports"]
 
 
 class Reports:
-    """The reports of one run; devices send theirs once their update is accepted."""
+    """The reports of one run; a device sends its report once its update is accepted."""
 
     def __init__(self, run: str, store: Store, announcements: Announcements, refusals: Refusals) -> None:
         self._run = run
@@ -23,7 +23,7 @@ class Reports:
         self._arrived: set[str] = set()
 
     def take(self, device: str, report: Report) -> None:
-        """Record a report; one without an accepted update is refused."""
+        """Record a report; refuse it if the device has no accepted update in that round."""
         if report.run != self._run or not self._store.add_report(device, report):
             reason = f"report on round {report.round} of run {report.run}: no update was accepted"
             self._refusals.count(device, RefusalKind.REPORT, reason)
@@ -31,7 +31,7 @@ class Reports:
             self._arrived.add(device)
 
     def open_round(self) -> None:
-        """Expect nothing yet."""
+        """Expect no reports yet."""
         self._awaited.clear()
         self._arrived.clear()
 
@@ -41,5 +41,5 @@ class Reports:
 
     @property
     def are_missing(self) -> bool:
-        """Whether a report is still to come."""
+        """Whether a report is still missing."""
         return bool(self._awaited - self._arrived)

@@ -1,4 +1,4 @@
-"""The devices that a fleet's authority has shut out, for a run that is under way."""
+"""The fleet's revoked devices, kept up to date during a run."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ log = logging.getLogger(__name__)
 BANNED = "the device is revoked"
 REFRESH_S = 5.0
 LEDGER_TIMEOUT_S = 1.0
-"""How long the loop of a run may wait for the ledger."""
+"""How long the main loop may wait for the ledger."""
 
 
 class RevokedDevices:
-    """Nobody, in a fleet without an authority. The broker refuses the banned, we what it had taken from them before."""
+    """Revoked devices; empty without an authority.
+
+    The broker refuses their new messages; we drop those it queued before the revocation.
+    """
 
     def __init__(self, config: RunConfig) -> None:
         self._authority = open_authority(config)
         self._banned: frozenset[str] = frozenset()
         self._refresh_s = 0.0
         self._trouble = ""
-        """Why the ledger could not be read the last time; said once."""
+        """The last error while reading the ledger; logged once."""
 
     def __contains__(self, device: str) -> bool:
         return device in self._banned
 
     def refresh(self, now_s: float) -> frozenset[str]:
-        """Who is banned since the last call; looks into the authority's ledger every few seconds."""
+        """Devices revoked since the last call; reads the authority's ledger every few seconds."""
         if self._authority is None or now_s < self._refresh_s:
             return frozenset()
         self._refresh_s = now_s + REFRESH_S
@@ -42,9 +45,9 @@ class RevokedDevices:
             with self._authority.ledger(timeout_s=LEDGER_TIMEOUT_S) as ledger:
                 self._banned = frozenset(ledger.denied())
         except (SparsyedgeError, sqlite3.Error, OSError) as error:
-            # The broker shuts the banned out by itself; a run need not end because we cannot look.
+            # The broker enforces the ban by itself, so the run can go on without the ledger.
             if str(error) != self._trouble:
-                log.warning("who was revoked lately is not known to this run: %s", error)
+                log.warning("cannot read the ledger, so this run misses recent revocations: %s", error)
             self._trouble = str(error)
         else:
             self._trouble = ""

@@ -1,4 +1,4 @@
-"""Drives the pure state machine: holds the run's state, feeds it events and has its commands carried out in order."""
+"""Drives the pure state machine: holds the run's state, feeds it events, runs its commands in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RoundDriver"]
 
 
 class RoundDriver:
-    """The present state of a run, and how the run ended once it has."""
+    """Current state of a run, and its outcome once it has ended."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class RoundDriver:
         self._clock = clock
 
     def take_up(self) -> None:
-        """Go on where an earlier process left the run: in a round that it opened, or after one that it closed.
+        """Resume where an earlier process left the run: in a round it opened, or after one it closed.
 
-        A new run has nothing to take up.
+        Does nothing for a new run.
         """
         stage = self.state.stage
         if isinstance(stage, Open):
@@ -53,7 +53,7 @@ class RoundDriver:
             self.feed(self._rounds.model_ready())
 
     def feed(self, event: events.Event) -> None:
-        """Let the state machine decide about the event, and about whatever carrying out its commands brings about."""
+        """Feed an event to the state machine, then every event that its commands lead to."""
         before = self.state.stage
         pending = deque([event])
         while pending:

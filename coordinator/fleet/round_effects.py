@@ -1,4 +1,4 @@
-"""Carries out what the state machine decides about rounds: on disk first, then to the fleet, then to the observer."""
+"""Carries out the state machine's commands about rounds: on disk first, then to the fleet, then to the observer."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class RoundEffects:
         self._opened_s = 0.0
 
     def resume(self, stage: Open) -> None:
-        """Announce a round that an earlier process opened, as the store has it."""
+        """Announce a round that an earlier process opened, as recorded in the store."""
         opened = self._store.progress().open
         if opened is None:
             raise RunError(f"the record of the run has no open round {stage.round}")
         now_s = self._clock()
-        # Even if the wall clock was set meanwhile, the round did not take years.
+        # Somebody may have set the wall clock meanwhile; the round did not take years.
         self._opened_s = now_s - min(MOST_S, max(0.0, time.time() - opened.opened_at))
         command = OpenRound(stage.round, stage.cohort, stage.deadline_s)
         left_s = stage.deadline_s - now_s
@@ -107,7 +107,7 @@ class RoundEffects:
         self._observer.member_replaced(round_number=command.round, device=command.device, substitute=command.substitute)
 
     def quarantine(self, command: Quarantine) -> None:
-        """Record that a device is left out for a while."""
+        """Record that a device enters or leaves quarantine."""
         self._store.note_quarantine(command.device, until_round=command.until_round, reason=command.reason)
         self._observer.device_quarantined(device=command.device, until_round=command.until_round, reason=command.reason)
 

@@ -1,7 +1,7 @@
-"""A run's own key: certified by the fleet's signing key, it signs every task, so that devices know the operator's runs.
+"""A run's own key. The fleet's signing key certifies it, and it signs every task: devices accept no other tasks.
 
-It is made when the run begins and kept in the run directory with its certificate. Where the signing key is not on the
-coordinator's machine, `sparsyedge coordinator sign --run RUN.toml` makes both on the machine that has it.
+The coordinator makes the key when the run begins and keeps it with its certificate in the run directory. If the signing
+key is on another machine, `sparsyedge coordinator sign --run RUN.toml` makes both there.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ CERTIFICATE_NAME = "run-certificate.json"
 
 @dataclass(frozen=True)
 class RunKey:
-    """What a run's tasks are signed with."""
+    """Signs a run's tasks."""
 
     key: Ed25519PrivateKey
     certificate: RunCertificate
 
     def seal(self, task: RoundTask) -> RoundTask:
-        """The task as devices of a secured fleet believe it."""
+        """Sign a task and attach the run's certificate."""
         return seal(msgspec.structs.replace(task, certificate=self.certificate), self.key)
 
 
 def open_run_key(config: RunConfig, *, is_new: bool) -> RunKey | None:
-    """The run's key with a certificate that devices will take; None in a fleet without an authority.
+    """Open the run's key with a certificate that devices accept; None without an authority.
 
-    It is certified, or certified anew, where the signing key is at hand. Raises SecurityError where it is not, and
-    devices would refuse the certificate that there is. `is_new` says that the run has no rounds behind it.
+    If devices would refuse the present certificate, this makes a new one with the signing key, or raises SecurityError
+    if that key is not here. `is_new` means that the run has no rounds yet.
     """
     authority = open_authority(config)
     if authority is None:
@@ -55,14 +55,14 @@ def open_run_key(config: RunConfig, *, is_new: bool) -> RunKey | None:
 
 
 def check_run_key(config: RunConfig, *, is_new: bool) -> None:
-    """Raise SecurityError where `open_run_key` would; nothing is written."""
+    """Raise SecurityError if `open_run_key` would; writes nothing."""
     authority = open_authority(config)
     if authority is not None and _usable_certificate(authority, config, is_new=is_new) is None:
         _signing_key(authority, config)
 
 
 def certify_run(authority: Authority, config: RunConfig) -> RunCertificate:
-    """Certify the run's key, which is made where there is none yet; earlier certificates of the fleet are void."""
+    """Certify the run's key, making one if needed; voids the fleet's earlier certificates."""
     if authority.settings.fleet != config.fleet:
         raise ConfigError(
             f"run {config.name} is of fleet {config.fleet!r}, the authority in {authority.folder} of fleet "
@@ -91,7 +91,7 @@ def _usable_certificate(authority: Authority, config: RunConfig, *, is_new: bool
         return None
     with authority.ledger() as ledger:
         last = ledger.last_led()
-    # A run that starts over under a certificate that devices know would be rounds behind what they have seen.
+    # Devices remember the last round they saw under a certificate, so a run that starts over needs a new one.
     is_seen = certificate.serial < last or (is_new and certificate.serial == last)
     return certificate if (certificate.run, certificate.key) == (config.name, key) and not is_seen else None
 
@@ -101,7 +101,7 @@ def _signing_key(authority: Authority, config: RunConfig) -> Ed25519PrivateKey:
         return authority.private_signing_key()
     except OSError as error:
         raise SecurityError(
-            f"run {config.name} has no certificate that devices would take, and {authority.folder / 'signing.key'} "
+            f"run {config.name} has no certificate that devices accept, and {authority.folder / 'signing.key'} "
             f"cannot be read ({error.strerror}); run `sparsyedge coordinator sign --run RUN.toml` on the machine that "
             f"has the signing key, and copy {KEY_NAME} and {CERTIFICATE_NAME} to {config.run_path}"
         ) from error
@@ -122,7 +122,7 @@ def _load_key(run_dir: Path) -> Ed25519PrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise SecurityError(f"{path} is not a key that can be read: {error}; remove it and start again") from error
+        raise SecurityError(f"cannot read the key {path}: {error}; remove it and start again") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise SecurityError(f"{path} is not the key of a run; remove it and start again")
     return key

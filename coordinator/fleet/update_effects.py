@@ -1,4 +1,4 @@
-"""Carries out what the state machine decides about updates, from an offer to the answer that it is recorded."""
+"""Carries out the state machine's commands about updates, from the offer to the acknowledgement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["UpdateEffects"]
 
 
 class UpdateEffects:
-    """Answers offers, and verifies and records the updates that were uploaded."""
+    """Answers offers, verifies uploads and records updates."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class UpdateEffects:
         self._publisher.reply(command.device, reply)
 
     def verify(self, command: VerifyUpdate) -> UpdateVerified | UpdateInvalid | None:
-        """Check an update that is complete."""
+        """Check a complete upload."""
         upload = self._uploads.get(command.device, command.update)
         if upload is None:
             return None
@@ -75,7 +75,7 @@ class UpdateEffects:
         return UpdateVerified(command.device, command.update)
 
     def accept(self, command: Accept) -> None:
-        """Record the update, unless that was done before, and only then tell the device."""
+        """Record the update unless it is already recorded, then acknowledge it."""
         upload = None if command.again else self._uploads.get(command.device, command.update)
         if upload is not None:
             self._updates.accept(command.device, upload.offer, upload.assembly.content())
@@ -90,7 +90,7 @@ class UpdateEffects:
         self._publisher.reply(command.device, reply)
 
     def refuse(self, command: Refuse) -> None:
-        """Tell the device why, and count it."""
+        """Tell the device the reason and count the refusal."""
         reason = one_line(command.reason)
         reply = Refused(run=command.run, round=command.round, update=command.update, reason=reason)
         self._publisher.reply(command.device, reply)

@@ -1,4 +1,4 @@
-"""Updates on their way in: one per device at a time, and only granted ones."""
+"""Uploads in progress: granted ones only, one per device at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Upload", "Uploads"]
 
 
 class Upload:
-    """An update whose chunks are arriving, and the offer that announced it."""
+    """An update whose chunks are arriving, with its offer."""
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -25,13 +25,13 @@ class Upload:
 
 
 class Uploads:
-    """Uploads in progress, by device. They take no more memory than their offers declare."""
+    """Uploads in progress, by device. They use no more memory than their offers declare."""
 
     def __init__(self) -> None:
         self._by_device: dict[str, Upload] = {}
 
     def begin(self, device: str, offer: Offer) -> Upload:
-        """The upload of an offered update: the one in progress, with the chunks that it has, or a new one."""
+        """Continue the upload of the offered update with the chunks we have, or start a new one."""
         upload = self._by_device.get(device)
         if upload is None or upload.offer.update != offer.update:
             upload = self._by_device[device] = Upload(offer)
@@ -39,12 +39,12 @@ class Uploads:
         return upload
 
     def get(self, device: str, update: str) -> Upload | None:
-        """The upload of this update, if it is in progress."""
+        """The upload of this update, or None."""
         upload = self._by_device.get(device)
         return upload if upload is not None and upload.update == update else None
 
     def unfinished(self) -> dict[str, str]:
-        """Why to refuse each upload that is not complete, by device."""
+        """The refusal reason for each incomplete upload, by device."""
         return {
             device: f"the upload of update {upload.update[:12]} was not finished when the round closed"
             for device, upload in self._by_device.items()

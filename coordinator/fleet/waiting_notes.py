@@ -1,4 +1,4 @@
-"""Tells the observer whom the run is waiting for: at every change, and once a minute while nothing changes."""
+"""Tells the observer which devices the run is waiting for: at every change, otherwise once a minute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMIND_S = 60.0
 
 
 class WaitingNotes:
-    """Remembers why devices do not train, as they last said, and when the observer was last reminded."""
+    """Remembers why each unfit device does not train, and when it last reminded the observer."""
 
     def __init__(self, observer: Observer, *, clock: Callable[[], float]) -> None:
         self._observer = observer
@@ -23,18 +23,18 @@ class WaitingNotes:
         self._reminded_s = clock()
 
     def reason(self, device: str) -> str:
-        """Why a device does not train; empty if it does."""
+        """Why a device does not train; empty if it is fit."""
         return self._unfit.get(device, "")
 
     def note_fitness(self, device: str, reason: str) -> None:
-        """Remember why a device does not train, and tell the observer if that is new; an empty reason: it does."""
+        """Remember why a device does not train, empty if it is fit; tells the observer about a new reason."""
         if self._unfit.pop(device, "") != reason and reason:
             self._observer.device_unfit(device=device, reason=reason)
         if reason:
             self._unfit[device] = reason
 
     def tell(self, state: RunState) -> None:
-        """Say how many devices a round still needs in order to open."""
+        """Say how many devices the waiting round still needs to open."""
         stage = state.stage
         if isinstance(stage, Waiting):
             needed = state.plan.devices_to_open(stage.round)
@@ -43,11 +43,11 @@ class WaitingNotes:
             )
 
     def restart(self) -> None:
-        """Begin another minute: the observer has just been told."""
+        """Restart the minute: the observer just got an update."""
         self._reminded_s = self._clock()
 
     def remind(self, state: RunState, now_s: float) -> None:
-        """Say it again once a minute; for an open round, what each missing member is doing."""
+        """Repeat it once a minute; for an open round, say what each missing member is doing."""
         if now_s - self._reminded_s < REMIND_S:
             return
         self._reminded_s = now_s

@@ -1,4 +1,4 @@
-"""SQLite files of ours, with faults in sentences: a locked one is waited for, a damaged one is named."""
+"""Our SQLite files, with readable errors: waits for a locked file, names a damaged one."""
 
 from __future__ import annotations
 

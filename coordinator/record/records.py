@@ -125,7 +125,7 @@ class PhaseRecord:
     seconds: float
     joules: float | None
     kind: str
-    """How the joules were come by."""
+    """How the joules were measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

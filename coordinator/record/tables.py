@@ -79,7 +79,7 @@ def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
 
 
 def meter_line(devices: tuple[DeviceRecord, ...]) -> str:
-    """Joules never stand alone: how they were come by, for every device."""
+    """How each device's joules were measured; shown wherever joules are."""
     meters = sorted({device.meter for device in devices})
     return f"joules    {', '.join(meters)}"
 

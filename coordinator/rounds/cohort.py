@@ -1,4 +1,4 @@
-"""Who takes part in a round. A policy is a function of its arguments alone, so no generator's state has to survive."""
+"""Picks the cohort of a round. A policy depends on its arguments alone, so a restart need not restore any generator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Policy = Literal["uniform", "round-robin"]
 
 
 class Selection(Protocol):
-    """Puts the devices of a round into the order in which they are chosen."""
+    """Orders the devices of a round; the first ones are chosen."""
 
     def __call__(self, devices: Iterable[str], size: int, *, seed: int, round_number: int) -> list[str]: ...
 
@@ -22,8 +22,8 @@ class Selection(Protocol):
 def uniform(devices: Iterable[str], size: int, *, seed: int, round_number: int) -> list[str]:
     """Every device has the same chance in every round.
 
-    Each draws a lot of its own from seed, round and identity, and the lowest lots win: one device that comes or goes
-    changes one place of the cohort.
+    Each device's lot is a hash of seed, round and identity; the lowest lots win. One device that comes or goes changes
+    one place in the cohort.
     """
 
     def lot(device: str) -> bytes:
@@ -33,7 +33,7 @@ def uniform(devices: Iterable[str], size: int, *, seed: int, round_number: int) 
 
 
 def round_robin(devices: Iterable[str], size: int, *, seed: int, round_number: int) -> list[str]:
-    """Devices take turns in the order of their names, starting where the seed says."""
+    """Devices take turns in name order; the seed sets the start."""
     ordered = sorted(set(devices))
     start = (seed + (round_number - 1) * size) % len(ordered) if ordered else 0
     return [*ordered[start:], *ordered[:start]]
@@ -51,9 +51,9 @@ def sample_cohort(
     shares: Sequence[int] = (),
     policy: Policy = "uniform",
 ) -> tuple[str, ...]:
-    """At most `size` of the devices, in sorted order, by one of the policies.
+    """Pick at most `size` devices by the given policy; returns them sorted.
 
-    Where a method has groups, each gets its share of the places first, as far as it has devices for them.
+    If the method has groups, each group fills its share of the places first. Places it cannot fill go to the others.
     """
     drawn = POLICIES[policy](devices, size, seed=seed, round_number=round_number)
     if shares:
@@ -65,7 +65,7 @@ def sample_cohort(
 
 
 def _places(size: int, shares: Sequence[int]) -> list[int]:
-    """The places of each group: its share of them rounded down, and the rest to those that lost most by it."""
+    """Split the places by share, rounded down; the remainder goes to the groups that lost most by rounding."""
     places = [size * share // sum(shares) for share in shares]
     lost = [-(size * share % sum(shares)) for share in shares]
     for group in sorted(range(len(shares)), key=lambda each: lost[each])[: size - sum(places)]:

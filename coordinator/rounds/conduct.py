@@ -1,7 +1,8 @@
-"""Devices that fail in round after round are left out for a while, and for longer each time. Pure.
+"""Quarantine: a device that fails in round after round sits out for a while, longer each time. Pure.
 
-One bad round is an accident; the same cause in three rounds is not. A device in quarantine is not drawn, unless there
-are too few others; it comes back by itself, or when the operator releases it. An update that is accepted clears it.
+One bad round is an accident; the same cause in three rounds is not. The draw skips a device in quarantine unless too
+few others are ready. Quarantine ends by itself, or when the operator releases the device. An accepted update clears the
+record.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ STRIKES = 3
 LONGEST_ROUNDS = 64
 
 Cause = Literal["failed", "invalid", "silent", "wasted"]
-"""It said that it failed; its update was refused; it sent none in its time; it wasted its uploads."""
+"""The device reported a failure; we refused its update; it sent none before its deadline; it wasted upload places."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conduct:
-    """What went wrong with a device lately."""
+    """A device's recent failures."""
 
     cause: Cause
     reason: str
     strikes: int
-    """Rounds in which the same cause came up."""
+    """Consecutive failures with the same cause."""
     last_round: int
     until_round: int = 0
-    """The round that it may take part in again; 0 where it was not left out."""
+    """First round it may join again; 0 if it is not in quarantine."""
 
 
 def struck(before: Conduct | None, cause: Cause, reason: str, *, round_number: int) -> Conduct:
-    """The conduct of a device that has failed in a round; the same round counts once."""
+    """Add a failure; each round counts once."""
     if before is not None and before.last_round == round_number:
         return before
     strikes = before.strikes + 1 if before is not None and before.cause == cause else 1

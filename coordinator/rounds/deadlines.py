@@ -1,5 +1,7 @@
-"""How long a round waits for each device: learned from the device's own past, so that a slow one is not punished and a
-fast one that is gone is not waited for. No I/O.
+"""How long a round waits for each device. No I/O.
+
+Deadlines come from each device's own past: a slow device gets the time it needs, and a fast one that vanished does not
+hold up the round.
 """
 
 from __future__ import annotations
@@ -21,38 +23,38 @@ __all__ = [
 ]
 
 FIRST_S = 7200.0
-"""For a device that has never answered: an epoch of half an hour, with plenty to spare."""
+"""For a device that never answered yet: enough for an epoch of half an hour, with plenty to spare."""
 LEAST_S = 60.0
 MOST_S = 7 * 86_400.0
 MARGIN = 2.0
 PERCENTILE = 0.9
 KEPT_TIMES = 10
 OFFLINE_GRACE_S = 60.0
-"""A member that is offline for so long is not waited for any more, where enough others have answered."""
+"""Once enough others have answered, a round stops waiting for a member that has been offline this long."""
 NEWCOMER_MARGIN = 5.0
 PROBATION_MARGIN = 1.25
-"""What a member that keeps a round waiting in vain may make of its time, at most."""
+"""Time for a member on probation, as a multiple of the slowest answer or its own usual time."""
 PROBATION_ROUNDS = 10
-"""So many rounds a device is on probation after one that it has missed, even where it answers in between."""
+"""A missed round puts a device on probation for this many rounds, even if it answers in between."""
 
 
 def patience_s(times: Sequence[float]) -> float:
-    """Twice what the device needed at worst in nine of ten of its last rounds, within bounds."""
+    """Twice the 90th percentile of the device's recent times, within bounds."""
     return min(MOST_S, max(LEAST_S, MARGIN * _typical_s(times))) if times else FIRST_S
 
 
 def newcomer_s(slowest_s: float) -> float:
-    """For a device that has never answered, where enough others have, the slowest of them after `slowest_s`."""
+    """Limit for a device that never answered yet, once enough others have; the slowest of them took `slowest_s`."""
     return max(LEAST_S, NEWCOMER_MARGIN * slowest_s)
 
 
 def probation_s(times: Sequence[float], slowest_s: float) -> float:
-    """For a device that has lately kept a round waiting in vain, where enough others have answered."""
+    """Limit for a device on probation, once enough others have answered."""
     return PROBATION_MARGIN * max(slowest_s, _typical_s(times) if times else 0.0)
 
 
 def on_probation(missed: Mapping[str, int], device: str, *, round_number: int) -> bool:
-    """Whether a device has missed one of the last rounds, given the last one that each has missed."""
+    """Whether the device missed a recent round; `missed` maps each device to the last round it missed."""
     return device in missed and round_number - missed[device] <= PROBATION_ROUNDS
 
 
@@ -61,5 +63,5 @@ def _typical_s(times: Sequence[float]) -> float:
 
 
 def remember(history: Mapping[str, tuple[float, ...]], device: str, seconds: float) -> dict[str, tuple[float, ...]]:
-    """The history with one more time, the oldest ones forgotten."""
+    """Add a time to the history and drop the oldest."""
     return {**history, device: (*history.get(device, ()), seconds)[-KEPT_TIMES:]}

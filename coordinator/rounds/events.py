@@ -1,4 +1,4 @@
-"""What can happen to a run, and what can be done about it: the vocabulary of the round state machine."""
+"""Events and commands of the round state machine."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ __all__ = [
 
 
 class RefusalKind(enum.StrEnum):
-    """Why something that a device sent was not taken: counted by these, whatever words go with it."""
+    """Why we refused something a device sent. Refusals are counted by kind, whatever the wording of the reason."""
 
     UNREADABLE = "unreadable"
-    """No message that a device sends."""
+    """Not a valid device message."""
     FOREIGN = "foreign"
-    """For another run, or from another model than the round's."""
+    """For another run, or based on a model other than the round's."""
     LATE = "late"
     """For a round that is not open."""
     NOT_ASKED = "not asked"
-    """From a device that is not in the round's cohort."""
+    """From a device outside the round's cohort."""
     REPEATED = "repeated"
     """A second update in one round."""
     TOO_LARGE = "too large"
     INVALID = "invalid"
-    """An update that must not be averaged: cut, altered, not finite, too dense."""
+    """An update we must not average: truncated, altered, not finite, too dense."""
     UNFINISHED = "unfinished"
-    """An upload that did not end with its round."""
+    """An upload still incomplete when its round closed."""
     REPORT = "report"
-    """What a round cost, of a device that has no update in it."""
+    """A cost report from a device without an accepted update in that round."""
     FORGED = "forged"
-    """An offer that the device did not sign."""
+    """An offer without the device's valid signature."""
     REVOKED = "revoked"
     KEPT = "kept"
-    """A message that the broker was asked to keep, though it only passes through."""
+    """A retained message on a topic that must not be retained."""
 
 
 @dataclass(frozen=True)
 class DeviceOnline:
-    """A device is there; `boot_id` tells this start of it from earlier ones."""
+    """A device is online; `boot_id` tells this boot from earlier ones."""
 
     device: str
     boot_id: str
@@ -78,7 +78,7 @@ class DeviceOnline:
 
 @dataclass(frozen=True)
 class DeviceUnfit:
-    """A device is there and will not train: in this round, or (0) until it says otherwise with DeviceOnline."""
+    """A device is online but will not train: in this round, or (0) until DeviceOnline."""
 
     device: str
     boot_id: str
@@ -87,7 +87,7 @@ class DeviceUnfit:
 
 @dataclass(frozen=True)
 class DeviceOffline:
-    """The start of a device that has this boot id is over."""
+    """The device's boot with this id has ended."""
 
     device: str
     boot_id: str
@@ -103,14 +103,14 @@ class OfferReceived:
 
 @dataclass(frozen=True)
 class ChunkReceived:
-    """A part of a granted upload arrived."""
+    """A chunk of a granted upload arrived."""
 
     device: str
 
 
 @dataclass(frozen=True)
 class UploadComplete:
-    """All parts of a granted upload are here."""
+    """All chunks of a granted upload are here."""
 
     device: str
     update: str
@@ -118,7 +118,7 @@ class UploadComplete:
 
 @dataclass(frozen=True)
 class UpdateVerified:
-    """The update is what it claims to be and may be averaged."""
+    """The update passed all checks and may be averaged."""
 
     device: str
     update: str
@@ -126,7 +126,7 @@ class UpdateVerified:
 
 @dataclass(frozen=True)
 class UpdateInvalid:
-    """The update must not be averaged, and why."""
+    """The update failed a check and must not be averaged; `reason` says why."""
 
     device: str
     update: str
@@ -147,12 +147,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """Finish the run after the round that is open, which is completed and recorded."""
+    """Complete and record the open round, then finish the run."""
 
 
 @dataclass(frozen=True)
 class PauseRequested:
-    """Open no round until ResumeRequested; the one that is open goes on to its end."""
+    """Open no new round until ResumeRequested; the open round runs to its end."""
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,14 @@ class ResumeRequested:
 
 @dataclass(frozen=True)
 class Released:
-    """Somebody lets a device out of quarantine."""
+    """The operator releases a device from quarantine."""
 
     device: str
 
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Finish the run now; a round that is open is given up."""
+    """Finish the run now and abandon the open round."""
 
 
 Event = (
@@ -212,7 +212,7 @@ class ExtendRound:
 
 @dataclass(frozen=True)
 class ReplaceMember:
-    """Announce the open round again: `substitute` has taken the place of a member that will not train."""
+    """Announce the open round again: `substitute` replaces a member that will not deliver."""
 
     round: int
     cohort: tuple[str, ...]
@@ -223,7 +223,7 @@ class ReplaceMember:
 
 @dataclass(frozen=True)
 class GrantUpload:
-    """Tell the device which parts of the offered update to send."""
+    """Tell the device which chunks of the offered update to send."""
 
     device: str
     offer: Offer
@@ -239,7 +239,7 @@ class VerifyUpdate:
 
 @dataclass(frozen=True)
 class Accept:
-    """Record the update durably, then acknowledge it; `again` where it is recorded already."""
+    """Record the update durably, then acknowledge it; `again` means it is already recorded."""
 
     device: str
     round: int
@@ -249,7 +249,7 @@ class Accept:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Count the refusal and tell the device the reason; `run` and `round` are those that the device named."""
+    """Count the refusal and tell the device the reason; `run` and `round` are the ones the device named."""
 
     device: str
     round: int
@@ -261,7 +261,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class AskToWait:
-    """Tell the device that others upload first, and why."""
+    """Tell the device that others upload first, with the reason."""
 
     device: str
     offer: Offer
@@ -270,7 +270,7 @@ class AskToWait:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Record that a device is left out until a round, and tell why; 0 lets it in again."""
+    """Record that a device is in quarantine until the given round, with the reason; 0 releases it."""
 
     device: str
     until_round: int
@@ -279,7 +279,7 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class CloseRound:
-    """Average the updates of these devices in this order, evaluate, record, and report ModelReady."""
+    """Average these devices' updates in this order, evaluate, record, and report ModelReady."""
 
     round: int
     accepted: tuple[str, ...]
@@ -292,7 +292,7 @@ class FinishRun:
 
 @dataclass(frozen=True)
 class FailRun:
-    """Tell the devices that the run is over, and the user why."""
+    """Tell the devices that the run is over, and tell the user why."""
 
     reason: str
 

@@ -1,7 +1,7 @@
-"""Who may upload now. Room is limited, so a place must be used, and whoever wastes one goes to the back. Pure.
+"""Decides who may upload now. Places are limited; a device that wastes one goes to the back of the queue. Pure.
 
-A place is lost when somebody else needs it and its holder has sent nothing new for half a minute, or takes longer than
-the slowest link that is waited for. Only chunks that were missing count: repeating an offer or a chunk gains nothing.
+A holder loses its place if another device needs it and the holder has sent nothing new for half a minute, or is slower
+than the slowest link we support. Only missing chunks count: repeating an offer or a chunk gains nothing.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ __all__ = ["ASKED_S", "SLOWEST_BYTES_PER_S", "UPLOAD_IDLE_S", "Asked", "ask", "h
 UPLOAD_IDLE_S = 30.0
 SLOWEST_BYTES_PER_S = 64 * 1024
 ASKED_S = 15.0
-"""A device that waits asks again within five seconds; one that has not asked for so long does not wait any more."""
+"""A waiting device asks again within five seconds. After this much silence it no longer counts as waiting."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What came of an offer."""
+    """Outcome of an offer."""
 
     stage: Open
     granted: bool
     reason: str = ""
-    """Why the device has to wait, where that is its own doing."""
+    """Why the device must wait, if it is to blame."""
     lost: tuple[str, ...] = ()
-    """Devices that lost their places over it."""
+    """Devices that lost their places to this offer."""
 
 
 def ask(plan: Plan, stage: Open, event: OfferReceived, now_s: float) -> Asked:
-    """Give the device a place to upload, or leave it waiting while all are taken: it will ask again."""
+    """Give the device a place to upload. If none is free it waits and asks again."""
     device, update = event.device, event.offer.update
     others = {name: granted for name, granted in stage.granted.items() if name != device}
     lost: tuple[str, ...] = ()
@@ -56,28 +56,28 @@ def ask(plan: Plan, stage: Open, event: OfferReceived, now_s: float) -> Asked:
         return Asked(replace(stage, granted=kept, wasted=wasted, asked=asked), False, lost=lost)
     place = Granted(update.sha256, now_s, update.bytes, since_s=now_s)
     if held is not None:
-        # The clocks of a place go on, whatever its holder offers in it.
+        # A new offer does not reset the clocks of the place.
         place = replace(place, heard_s=held.heard_s, since_s=held.since_s)
     del asked[device]
     return Asked(replace(stage, granted={**others, device: place}, wasted=wasted, asked=asked), True, lost=lost)
 
 
 def heard(stage: Open, device: str, now_s: float) -> Open:
-    """A chunk that was missing has come."""
+    """Note that a missing chunk arrived."""
     if device not in stage.granted:
         return stage
     return replace(stage, granted={**stage.granted, device: replace(stage.granted[device], heard_s=now_s)})
 
 
 def uploads_until(stage: Open, device: str) -> float:
-    """Until when a device is taken to upload or to wait for its turn, if no more is heard of it; else the opening."""
+    """When a silent device stops counting as uploading or queued; the round's opening if it was neither."""
     if device in stage.granted:
         return _used_until(stage.granted[device])
     return stage.asked[device] + ASKED_S if device in stage.asked else stage.opened_s
 
 
 def _has_room(plan: Plan, others: Mapping[str, Granted], update: Blob) -> bool:
-    """Whether the update fits beside those under way; one that is larger than all the room goes alone."""
+    """Whether the update fits beside those in flight; an update larger than the limit goes alone."""
     return not others or sum(granted.bytes for granted in others.values()) + update.bytes <= plan.upload_bytes
 
 
@@ -91,6 +91,6 @@ def _used_until(granted: Granted) -> float:
 
 
 def _must_wait(device: str, wasted: Mapping[str, int], asked: Mapping[str, float]) -> bool:
-    """Whether somebody waits who has wasted fewer places."""
+    """Whether a device that wasted fewer places is waiting."""
     own = wasted.get(device, 0)
     return own > 0 and any(wasted.get(name, 0) < own for name in asked if name != device)

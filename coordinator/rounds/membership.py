@@ -1,4 +1,4 @@
-"""Who is in the cohort of an open round: members that will not answer any more give their places to others. Pure."""
+"""Membership of an open round: ready devices replace members that will not answer. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsyedge.coordinator.rounds.stages import Open, RunState
 __all__ = ["SILENT", "WASTED", "deadlines_of", "is_lost", "replace_members", "strike", "without"]
 
 MAX_REPLACEMENTS = 3
-"""How often every place of a cohort may change hands in one round, on average."""
+"""Replacements allowed per cohort place in one round, on average."""
 SILENT = "it sent no update in its time"
 WASTED = "its uploads stopped half-way and kept others waiting"
 
@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 
 def replace_members(state: RunState, stage: Open, now_s: float) -> tuple[RunState, tuple[Command, ...]]:
-    """Give the places of members that will not answer any more to devices that are ready, as far as there are any."""
+    """Replace members that will not answer, while ready devices are left."""
     commands: list[Command] = []
     for device in stage.cohort:
         if not is_lost(state, stage, device, now_s):
@@ -50,14 +50,14 @@ def replace_members(state: RunState, stage: Open, now_s: float) -> tuple[RunStat
 
 
 def is_lost(state: RunState, stage: Open, device: str, now_s: float) -> bool:
-    """Whether no update of this member is to be expected any more."""
+    """Whether to give up on an update from this member."""
     if device in stage.accepted or now_s < uploads_until(stage, device):
         return False
     return device in state.unfit or device in stage.failed or now_s >= stage.deadlines[device]
 
 
 def strike(state: RunState, device: str, cause: Cause, reason: str) -> tuple[RunState, tuple[Command, ...]]:
-    """Note that a device has failed in the present round; told where that puts it in quarantine."""
+    """Record a failure in the current round; returns a Quarantine command if this one puts the device there."""
     before = state.conduct.get(device)
     after = struck(before, cause, reason, round_number=state.round)
     state = replace(state, conduct={**state.conduct, device: after})
@@ -66,7 +66,7 @@ def strike(state: RunState, device: str, cause: Cause, reason: str) -> tuple[Run
 
 
 def deadlines_of(state: RunState, cohort: Iterable[str], now_s: float) -> dict[str, float]:
-    """Until when each of these devices is waited for."""
+    """When the round stops waiting for each of these devices."""
     fixed_s = state.plan.deadline_s
     return {
         device: now_s + (patience_s(state.times.get(device, ())) if fixed_s is None else fixed_s) for device in cohort
@@ -74,5 +74,5 @@ def deadlines_of(state: RunState, cohort: Iterable[str], now_s: float) -> dict[s
 
 
 def without(mapping: Mapping[str, Value], key: str) -> dict[str, Value]:
-    """The mapping without one of its keys."""
+    """Copy the mapping without one key."""
     return {name: value for name, value in mapping.items() if name != key}

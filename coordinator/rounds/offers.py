@@ -1,4 +1,4 @@
-"""Whether an offer may be answered with a grant, and if not, why not. Pure."""
+"""Decides whether to grant an offer, and gives the reason if not. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open
 __all__ = ["describe", "reason_to_refuse"]
 
 MAX_INVALID = 3
-"""Updates of one device in one round that are looked at, after which it has no more to say in it."""
+"""Invalid updates allowed per device and round; after that we refuse its offers."""
 
 
 def reason_to_refuse(plan: Plan, stage: Stage, event: OfferReceived) -> tuple[RefusalKind, str] | None:
-    """What the offer itself says against its update; None if that is nothing."""
+    """Why to refuse the offer, judged by the offer alone; None if it looks fine."""
     device, offer = event.device, event.offer
     if offer.run != plan.run:
         return RefusalKind.FOREIGN, f"the update is for run {offer.run}, the fleet works on run {plan.run}"
@@ -37,7 +37,7 @@ def reason_to_refuse(plan: Plan, stage: Stage, event: OfferReceived) -> tuple[Re
 
 
 def describe(stage: Stage) -> str:
-    """Where the run stands, as half a sentence."""
+    """The run's stage, as half a sentence."""
     match stage:
         case Waiting():
             return f"round {stage.round} waits for devices"

@@ -1,4 +1,4 @@
-"""How far a run is: what a coordinator needs to go on after a restart."""
+"""A run's progress: what a coordinator needs to resume after a restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["OpenRecord", "Progress"]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRecord:
-    """A round that is open, or was when its coordinator died."""
+    """A round that is open, or was open when its coordinator died."""
 
     round: int
     cohort: tuple[str, ...]
@@ -18,12 +18,12 @@ class OpenRecord:
     accepted: dict[str, str]
     """The hash of each accepted update, by device."""
     learning_rate: float | None = None
-    """What it was announced with."""
+    """The rate in the round's announcement."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is; `model_id` is what the last closed round ended in, `base_model_id` what it started from."""
+    """A run's progress; the last closed round started from `base_model_id` and produced `model_id`."""
 
     closed_round: int
     model_id: str | None
@@ -31,4 +31,4 @@ class Progress:
     closed_accepted: dict[str, str]
     open: OpenRecord | None
     first_round: int = 1
-    """Of the present stretch."""
+    """First round of the current stretch."""

@@ -1,4 +1,4 @@
-"""Where a run can stand: the states of the round state machine."""
+"""The states of the round state machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Closing", "Failed", "Finished", "Granted", "Open", "Plan", "RunState
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What does not change during a run."""
+    """The settings of a run that stay fixed."""
 
     run: str
     rounds: int
@@ -22,27 +22,27 @@ class Plan:
     min_updates: int
     min_devices: int
     deadline_s: float | None
-    """The same for all devices and rounds, or None where each device's own past decides."""
+    """One deadline for all devices and rounds; None learns each device's deadline from its past."""
     seed: int
     max_update_bytes: int
     upload_bytes: int
-    """Uploads in flight at a time, in bytes: what devices can make the broker and the coordinator hold."""
+    """Limit on uploads in flight, in bytes. It bounds what devices can make the broker and the coordinator hold."""
     policy: Policy = "uniform"
     over_selection: float = 0.0
     shares: tuple[int, ...] = ()
-    """Of the method's groups of devices, each of which gets its share of every cohort."""
+    """Each device group's share of every cohort, as the method sets it."""
     first_round: int = 1
-    """The round that waits for the whole fleet: that of the run, or the one from which it goes on for longer."""
+    """The round that waits for `min_devices`: round 1, or the first one after `rounds` changed."""
     takes_turns: bool = False
-    """Whether devices work one after the other, so that how long one took says nothing about another."""
+    """Whether devices work one after the other; then one device's time says nothing about another's."""
 
     @property
     def asked(self) -> int:
-        """How many devices are asked for `cohort_size` updates."""
+        """How many devices to ask for `cohort_size` updates."""
         return math.ceil(self.cohort_size * (1 + self.over_selection))
 
     def devices_to_open(self, round_number: int) -> int:
-        """How many devices must be online for a round; later ones wait only for who can still complete them."""
+        """How many devices must be online to open a round; later rounds need only enough to complete."""
         return self.min_devices if round_number == self.first_round else self.min_updates
 
 
@@ -52,7 +52,7 @@ class Granted:
 
     update: str
     heard_s: float
-    """When the last chunk came that was missing."""
+    """When the last missing chunk arrived."""
     bytes: int = 0
     since_s: float = 0.0
 
@@ -67,29 +67,29 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """Devices train; `model` is the id of what they start from."""
+    """Devices train from the model with the id `model`."""
 
     round: int
     model: str
     cohort: tuple[str, ...]
     opened_s: float
     deadlines: Mapping[str, float]
-    """Until when each member is waited for."""
+    """When the round stops waiting for each member."""
     extensions: int = 0
     replaced: frozenset[str] = frozenset()
-    """Members that gave their place away: none of them comes back as a substitute in this round."""
+    """Members that lost their place; none of them returns as a substitute in this round."""
     failed: Mapping[str, int] = field(default_factory=dict)
-    """How many updates of a member were refused: nobody waits for another one."""
+    """Updates refused per member; the round does not wait for another one."""
     asked: Mapping[str, float] = field(default_factory=dict)
-    """When each device that waits for a place to upload has last asked."""
+    """When each device waiting for an upload place last asked."""
     wasted: Mapping[str, int] = field(default_factory=dict)
-    """How many places to upload a device has held without using them."""
+    """How many upload places each device wasted."""
     granted: Mapping[str, Granted] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def deadline_s(self) -> float:
-        """When nobody is waited for any more."""
+        """The latest deadline of any member."""
         return max(self.deadlines.values(), default=self.opened_s)
 
 
@@ -117,40 +117,40 @@ Stage = Waiting | Open | Closing | Finished | Failed
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands."""
+    """The full state of a run."""
 
     plan: Plan
     stage: Stage
     online: Mapping[str, str] = field(default_factory=dict)
-    """Boot id by device: a last will of an earlier start must not take a device away that has come back."""
+    """Boot id by device. It keeps the last will of an earlier boot from removing a device that is back."""
     unfit: Mapping[str, int] = field(default_factory=dict)
-    """Devices that are online and will not train: in the round given, or (0) until they say otherwise."""
+    """Devices that are online but will not train: in the given round, or (0) until they say otherwise."""
     conduct: Mapping[str, Conduct] = field(default_factory=dict)
-    """What went wrong with devices in the last rounds that they took part in."""
+    """Recent failures by device."""
     left_s: Mapping[str, float] = field(default_factory=dict)
-    """When each device that was online has left."""
+    """When each device last went offline."""
     times: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long each device took for its last updates."""
     missed: Mapping[str, int] = field(default_factory=dict)
-    """The last round that each device was asked in and left without an update of it."""
+    """The last round in which each device was asked and sent no update."""
     stopping: bool = False
     paused: bool = False
     closed_round: int = 0
     closed_accepted: Mapping[str, str] = field(default_factory=dict)
-    """Hash by device of the round that closed last, for devices whose acknowledgement was lost."""
+    """Update hashes of the last closed round, by device; answers devices that missed our acknowledgement."""
 
     @property
     def round(self) -> int:
-        """The round that waits, is open or is being closed; the last one of a run that is over."""
+        """The round that is waiting, open or closing; the last closed round once the run is over."""
         return self.stage.round if isinstance(self.stage, Waiting | Open | Closing) else self.closed_round
 
     @property
     def willing(self) -> frozenset[str]:
-        """The devices that are online and will train."""
+        """Devices that are online and fit."""
         return frozenset(self.online) - frozenset(self.unfit)
 
     @property
     def ready(self) -> frozenset[str]:
-        """Those of them that are not in quarantine."""
+        """Willing devices that are not in quarantine."""
         number = self.round
         return frozenset(device for device in self.willing if not is_out(self.conduct, device, round_number=number))

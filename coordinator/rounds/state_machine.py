@@ -1,26 +1,26 @@
 """The rounds of one run as a pure state machine: `(state, event, now_s) -> (state, commands)`. No I/O, no clock.
 
     Waiting -> Open       enough devices are online
-    Open    -> Closing    at least min_updates are in and nobody is waited for any more
-    Open    -> Open       the last deadline came with fewer: extended, absent members replaced
-    Open    -> Open       a member will not train and another device is there to take its place
-    Open    -> Failed     it was extended too often
-    Closing -> Waiting    the model is ready; on to Open at once where enough devices are online and nobody paused
-    Closing -> Finished   the model is ready, and it was the last round or somebody asked to stop
+    Open    -> Closing    at least min_updates are in and the round waits for nobody else
+    Open    -> Open       the last deadline passed with fewer: extend the round, replace absent members
+    Open    -> Open       a member will not train and another device takes its place
+    Open    -> Failed     the round was extended too often
+    Closing -> Waiting    the model is ready; opens at once if enough devices are online and the run is not paused
+    Closing -> Finished   the model is ready, and this was the last round or somebody asked to stop
 
-The owner feeds what happened and carries out the commands in order. What the rounds promise:
+The owner feeds in events and carries out the commands in order. The rounds guarantee:
 
-- The cohort is drawn from the devices that are ready (online, and not unfit) when the round opens; who comes later
-  takes part in the next one, or in the place of a member that will not train.
-- One update is accepted per (round, device). The same hash offered again is answered `Accept` again, even just after
-  the round has closed; another hash is refused.
-- A round that has `cohort_size` updates closes as soon as nobody uploads; with over-selection more devices than that
-  are asked.
-- Every member has a deadline of its own, learned from its past, unless the user set one for all. A round with at least
-  min_updates waits until every other member has answered or is not waited for any more (waiting.py).
-- A member that will not train, whose update was refused, or whose own deadline has passed gives its place to a device
-  that is ready. The same cause in three rounds puts a device in quarantine (conduct.py).
-- Time comes before events: what arrives after the deadline finds the round closed, even when nobody ticked in between.
+- The cohort comes from the devices that are ready (online and fit) when the round opens. A device that comes later
+  joins the next round, or replaces a member that will not train.
+- Each device gets one update accepted per round. Offering the same hash again gets `Accept` again, even just after the
+  round closed; any other hash is refused.
+- A round with `cohort_size` updates closes as soon as nobody is uploading. Over-selection asks more devices than that.
+- Every member has its own deadline, learned from its past, unless the user set one for all. A round with at least
+  min_updates waits until every other member has answered or used up its time (waiting.py).
+- A member loses its place to a ready device if it will not train, if its update was refused, or if its deadline passed.
+  The same cause in three rounds puts a device in quarantine (conduct.py).
+- Deadlines apply before events: a message that arrives after the deadline finds the round closed, even without a tick
+  in between.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ def restore(
     conduct: Mapping[str, Conduct] | None = None,
     missed: Mapping[str, int] | None = None,
 ) -> RunState:
-    """The state of a run that was cut short, as its store tells it; an open round gets its whole time again.
+    """Rebuild the state of an interrupted run from its store; an open round gets its full time again.
 
-    `times` are what each device needed for its last updates, `conduct` tells who is in quarantine, `missed` which round
-    each has missed. Where the last thing was a round's end, the owner feeds ModelReady, as it does after every round.
+    `times` holds how long each device took for its last updates, `conduct` the devices in quarantine, `missed` the last
+    round each device missed. If the run stopped after a round closed, the owner feeds ModelReady, as after every round.
     """
     times = times or {}
     state = RunState(
@@ -129,7 +129,7 @@ def restore(
 
 
 def advance(state: RunState, event: Event, now_s: float) -> Outcome:
-    """What the event makes of the run, and what is to be done about it; `now_s` never falls between calls."""
+    """Apply an event; returns the new state and the commands to carry out. `now_s` must never fall between calls."""
     state, due = _pass_time(state, now_s)
     state, commands = _handle(state, event, now_s)
     return state, due + commands
@@ -166,7 +166,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             return _open_if_enough(replace(state, paused=False), now_s)
         case Released():
             known = event.device in state.conduct
-            # As if it were new: it may have been left out for having become slower.
+            # Treat it as new: it may be in quarantine because it became slower.
             state = replace(
                 state,
                 conduct=without(state.conduct, event.device),
@@ -179,7 +179,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             return (state, ()) if isinstance(state.stage, Finished | Failed) else _finish(state)
         case Tick():
             stage = state.stage
-            # The user's own deadline is one for all: what is missing then is seen to when it passes.
+            # A user's deadline is the same for all members, so `_pass_time` handles those missing when it passes.
             overdue = isinstance(stage, Open) and state.plan.deadline_s is None
             return replace_members(state, stage, now_s) if overdue and isinstance(stage, Open) else (state, ())
 
@@ -202,12 +202,12 @@ def _pass_time(state: RunState, now_s: float) -> Outcome:
 
 
 def _open_if_enough(state: RunState, now_s: float) -> Outcome:
-    """Open the round that waits, where enough devices are online for it."""
+    """Open the waiting round if enough devices are online."""
     stage, plan = state.stage, state.plan
     if not isinstance(stage, Waiting) or state.paused:
         return state, ()
     needed = plan.devices_to_open(stage.round)
-    # Better a device that has failed before than a run that stands still.
+    # Better to use a device that failed before than to let the run stand still.
     drawn_from = state.ready if len(state.ready) >= needed else state.willing
     if len(drawn_from) < needed:
         return state, ()
@@ -239,10 +239,10 @@ def _take_in(state: RunState, event: DeviceOnline, now_s: float) -> Outcome:
 
 
 def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
-    """Do without the device: somebody else takes its place, or the round goes on with those that are left."""
+    """Go on without the device: a ready device replaces it, or the round continues with the remaining members."""
     stage = state.stage
     if event.round and event.round < state.round:
-        # What it could not do in an earlier round says nothing about this one.
+        # A failure in an earlier round says nothing about this one.
         return _take_in(state, DeviceOnline(event.device, event.boot_id), now_s)
     state = replace(
         state,
@@ -259,14 +259,14 @@ def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
 
 
 def _go_on_without(state: RunState, stage: Open, now_s: float) -> Outcome:
-    """Replace members that will not answer any more, and close the round where nobody else is waited for."""
+    """Replace members that will not answer, and close the round if it waits for nobody else."""
     state, commands = replace_members(state, stage, now_s)
     state, due = _pass_time(state, now_s)
     return state, commands + due
 
 
 def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunState:
-    """Forget a device that left; its upload keeps its place, since a connection is often back within seconds."""
+    """Remove a device that left. Its upload keeps its place: a connection is often back within seconds."""
     if state.online.get(event.device) != event.boot_id:
         return state
     return replace(
@@ -299,7 +299,7 @@ def _answer_offer(state: RunState, event: OfferReceived, now_s: float) -> Outcom
 
 
 def _accepted_hash(state: RunState, device: str, round_number: int) -> str | None:
-    """The hash that was accepted from the device in the open round or in the one before."""
+    """The device's accepted hash in that round, if it is the open round or the last closed one."""
     if isinstance(state.stage, Open) and state.stage.round == round_number:
         return state.stage.accepted.get(device)
     return state.closed_accepted.get(device) if state.closed_round == round_number else None
@@ -358,14 +358,14 @@ def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
 
 
 def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
-    """Give the round another deadline, with devices that are there in the places of members that are not."""
+    """Give the round another deadline and replace absent members with ready devices."""
     lost = [device for device in stage.cohort if is_lost(state, stage, device, now_s)]
-    # Those that are not there come first: one that is only slow may still make it.
+    # Replace absent members first: a slow one may still make it.
     absent = sorted(lost, key=lambda device: device in state.willing and device not in stage.failed)
     spare = state.ready - set(stage.cohort) - stage.replaced
     plan = state.plan
     substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=plan.policy)
-    # An absent member that nobody can replace stays: it may still come back.
+    # An absent member without a substitute stays: it may still come back.
     cohort = tuple(sorted({*stage.cohort, *substitutes} - set(absent[: len(substitutes)])))
     extended = replace(
         stage,
@@ -400,7 +400,7 @@ def _next_round(state: RunState, event: ModelReady, now_s: float) -> Outcome:
         return state, ()
     if stage.round == state.plan.rounds or state.stopping:
         return _finish(state)
-    # Who was unfit for the round that is over may try the next one.
+    # Devices unfit for the closed round may try the next one.
     unfit = {device: number for device, number in state.unfit.items() if number == 0 or number > stage.round}
     return _open_if_enough(replace(state, stage=Waiting(stage.round + 1, event.model), unfit=unfit), now_s)
 

@@ -1,14 +1,14 @@
-"""Until when an open round waits once it has enough updates, and for whom. Pure.
+"""Decides how long an open round with enough updates still waits, and for which members. Pure.
 
-A member is waited for until its own deadline, with these exceptions:
+The round waits for each member until that member's deadline, with these exceptions:
 
-- One that is unfit or whose update was refused is not waited for, unless it uploads another.
-- Where deadlines are learned, one that is offline gets a minute, and one that uploads at its deadline may finish.
-- When all but a quarter of the cohort, or all but one, have answered, the slowest of them is the measure for the rest.
-  A device without a past gets five times as long, where deadlines are learned. One that has missed one of the last ten
-  rounds is on probation: it gets a quarter longer, or a quarter longer than it usually takes itself. So whoever says
-  nothing holds a run up for a whole deadline once, not in every round.
-- A round that is full takes what is being uploaded, for up to a quarter of its time, and waits for nothing else.
+- It does not wait for a member that is unfit or whose update was refused, unless that member uploads another.
+- With learned deadlines, an offline member gets a minute, and a member still uploading at its deadline may finish.
+- Once all but a quarter of the cohort, or all but one, have answered, the slowest answer sets the time for the rest.
+  With learned deadlines, a device without a past gets five times as long. A device that missed one of the last ten
+  rounds is on probation: it gets a quarter more than the slowest answer, or than its own usual time, whichever is
+  longer. So a silent device holds up a run for a whole deadline once, not in every round.
+- A full round waits only for uploads in flight, until a quarter more than the slowest answer's time has passed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["is_full", "waits_until"]
 
 
 def is_full(state: RunState, stage: Open) -> bool:
-    """Whether the round has all the updates that it asked for."""
+    """Whether the round has all the updates it wants."""
     return len(stage.accepted) >= _wanted(state, stage)
 
 
 def waits_until(state: RunState, stage: Open) -> float:
-    """When the round closes, if no more is heard of anybody; never, while it has too few updates."""
+    """When the round closes if every member stays silent; infinity while it has too few updates."""
     if len(stage.accepted) < min(state.plan.min_updates, _wanted(state, stage)):
         return math.inf
     missing = [device for device in stage.cohort if device not in stage.accepted]
@@ -48,14 +48,14 @@ def _wanted(state: RunState, stage: Open) -> int:
 
 
 def _waits_for_upload(state: RunState, stage: Open, device: str, slowest_s: float) -> float:
-    """Until when a round that is full waits for one member."""
+    """When a full round stops waiting for this member."""
     if on_probation(state.missed, device, round_number=stage.round):
         return stage.opened_s
     return min(stage.deadline_s, stage.opened_s + PROBATION_MARGIN * slowest_s, uploads_until(stage, device))
 
 
 def _waits_for_update(state: RunState, stage: Open, device: str, slowest_s: float) -> float:
-    """Until when a round that is not full waits for one member."""
+    """When a round that is not full stops waiting for this member."""
     deadline_s, uploads_s, times = stage.deadlines[device], uploads_until(stage, device), state.times.get(device, ())
     if device in state.unfit or device in stage.failed:
         return min(deadline_s, uploads_s)

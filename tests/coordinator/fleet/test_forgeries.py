@@ -147,7 +147,7 @@ def test_a_rogue_with_the_coordinators_credential_moves_no_device_from_the_hones
     tasks = [(device, device.until_round(1)) for device in attacked.devices.values()]
     assert all(isinstance(device.deliver(task), Accepted) for device, task in tasks)
     wait_until(lambda: courier.task is not None and courier.task.round == 2, "round 2", courier.listen)
-    assert "somebody else writes tasks to the broker as coordinator" in caplog.text
+    assert "somebody else publishes tasks as coordinator" in caplog.text
     run.coordinator.interrupt()
     run.result()
 
