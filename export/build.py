@@ -37,7 +37,7 @@ try:
     from onnxruntime.training import artifacts as ort_artifacts
 except ImportError as error:
     raise ConfigError(
-        f"an export needs onnxruntime-training, which exists for Python 3.11 on x86-64 Linux; this is Python "
+        f"an export needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python "
         f"{sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}, without it ({error}). Export with "
         "Python 3.11: run `python3.11 -m venv .venv && .venv/bin/pip install '.[export]'` in a checkout; "
         "devices and the coordinator run on any Python from 3.11"

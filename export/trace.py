@@ -23,7 +23,7 @@ TRACE_BATCH = 2
 
 
 def trace(model: nn.Module, spec: ModelSpec, *, training: bool) -> onnx.ModelProto:
-    """The forward graph; every parameter and buffer is an initializer under its own name. Leaves the model unchanged."""
+    """The forward graph; every parameter and buffer is an initializer under its own name. The model is unchanged."""
     # Tracing in training mode updates the running statistics once, in the model and in the graph.
     before = {name: value.clone() for name, value in model.state_dict().items()}
     was_training = model.training
