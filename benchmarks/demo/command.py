@@ -125,9 +125,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--learning-rate", type=positive_number, help="in the first round (default: the data set's preset)"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the same seed gives the same model (default: %(default)s)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same model (default: %(default)s)")
     parser.add_argument("--run-dir", type=Path, help="where everything is kept (default: runs/demo-DATE-TIME)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser
