@@ -1,5 +1,5 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. Every target installs what it needs itself
-# and nothing else; `make setup` installs it all.
+# On a fresh machine, `make demo` and `make test` just work: every target installs what it needs and nothing else.
+# `make setup` installs everything.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -7,13 +7,13 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The newest stock onnxruntime lives apart, with all that a device on ARM and a coordinator have beside it: it shares its
-# import name with onnxruntime-training.
+# The newest stock onnxruntime gets its own venv, with the packages of an ARM device and a coordinator: it has the same
+# import name as onnxruntime-training.
 STOCK  := .venv-stock
 DEMO_ENV  := $(VENV)/.demo
 DEV_ENV   := $(VENV)/.installed
 STOCK_ENV := $(STOCK)/.installed
-# The versions that were tested (`make lock`). Python compiles what it imports; pip would compile all of torch and sympy.
+# The tested versions (`make lock`). No compiling at install: pip would compile all of torch and sympy.
 INSTALL := install --quiet --no-compile
 LOCKED  := PIP_CONSTRAINT=constraints.txt
 NATIVE := CMakeLists.txt $(shell find edge/native -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.ver')
@@ -22,12 +22,12 @@ FOLDERS := edge coordinator export benchmarks hardware
 TESTS  ?= tests
 CHECK_LIMIT_S ?= 300
 DEMO ?=
-# Inputs of all targets together, and the seconds that one target may take.
+# Inputs over all targets, and the limit in seconds for each target.
 FUZZ_INPUTS ?= 1000000
 FUZZ_LIMIT_S ?= 900
 CODEC := $(wildcard edge/native/codec/*.cc)
 
-# What runs where there is no board: a cross-compiled wheel, and a Debian tree that it is installed in.
+# For machines without a board: a cross-compiled wheel, and a Debian tree with that wheel installed.
 ARM_WHEEL = dist/sparsyedge-$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)-py3-none-manylinux_2_34_aarch64.whl
 ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
@@ -35,7 +35,7 @@ PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
 .PHONY: help setup demo check docs check-native bench-kernels test test-fast test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
-help:  ## show what can be made
+help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
 
 demo: $(DEMO_ENV)  ## a whole federated run on this machine (options: make demo DEMO="--rounds 3")
@@ -48,18 +48,18 @@ check: $(DEV_ENV) .typing/.linked  ## linter, formatters (Python and C++), types
 	timeout $(CHECK_LIMIT_S) $(BIN)/mypy
 	timeout $(CHECK_LIMIT_S) $(BIN)/lint-imports --no-cache
 
-# Strict: a warning, a broken link between pages or a page that no table of contents lists fails the build.
+# Strict: the build fails on a warning, a broken link, or a page missing from every table of contents.
 docs: $(VENV)/.docs  ## these documents as a site (build/docs/index.html)
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --quiet --jobs auto \
 	  --doctree-dir build/docs-cache docs build/docs
 	@echo "the site is build/docs/index.html"
 
-# sparsyedge is installed already; by its name, pip adds what the extra asks for and does not build it again.
+# sparsyedge is installed already. Given its name, pip only adds the extra's packages and does not rebuild it.
 $(VENV)/.docs: $(VENV)/.installed
 	$(LOCKED) $(BIN)/pip $(INSTALL) 'sparsyedge[docs]'
 	@touch $@
 
-# Sanitizers make the kernels' templates slow to compile, not to run; one level of optimisation is the best of both.
+# Sanitizers slow down compiling the kernels' templates; -O1 balances compile time and run time.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g1
 check-native: $(DEV_ENV)  ## native tests on a build with ASan and UBSan (some minutes)
 	$(BIN)/cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$(SANITIZE)" \
@@ -75,7 +75,7 @@ bench-kernels: $(DEV_ENV)  ## speed of the op cases, convolutions beside dense t
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed "$(CASE)"
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed --selection
 
-# Each test has a time limit in pyproject.toml. The suite has none: a busy machine takes longer, and that is no failure.
+# pyproject.toml limits the time of each test. The suite has no limit: a busy machine may take longer.
 # COVERAGE=yes ends with the share of our lines that ran in the tests' own processes.
 COVERAGE ?=
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=)
@@ -84,7 +84,7 @@ test-fast: $(DEV_ENV)  ## tests without brokers, exports and training, for every
 	$(PYTEST) -m 'not slow and not heavy' $(TESTS)
 	$(COVERED)
 
-test: $(DEV_ENV) $(STOCK_ENV) mosquitto cross-tools  ## all tests (a part of them: make test TESTS=tests/edge)
+test: $(DEV_ENV) $(STOCK_ENV) mosquitto cross-tools  ## all tests (some: make test TESTS=tests/edge)
 	$(PYTEST) $(TESTS)
 	$(COVERED)
 
@@ -99,28 +99,28 @@ test-wheel: $(DEV_ENV)  ## build the wheel, install it in a clean venv, and run 
 	cd $(WHEEL) && venv/bin/sparsyedge methods > /dev/null
 	cd $(WHEEL) && venv/bin/sparsyedge frame inspect $(CURDIR)/tests/golden/lossless.frame
 
-# Every kill ends in a wait for the run to go on: about 6 s each on two cores.
+# After every kill we wait for the run to continue: about 6 s each on two cores.
 KILLS ?= 50
 KILL_LIMIT_S ?= 3600
 test-kill: $(DEV_ENV) mosquitto  ## coordinator, broker and devices killed at 50 random moments each (some 20 minutes)
 	SPARSYEDGE_KILLS=$(KILLS) timeout $(KILL_LIMIT_S) $(BIN)/python -m pytest -q -s -m slow tests/system/test_kill.py
 
-test-absence: $(DEV_ENV) mosquitto  ## how soon a device that is gone is noticed, in seconds (a minute)
+test-absence: $(DEV_ENV) mosquitto  ## how many seconds until a lost device is noticed (takes a minute)
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
 
-test-hostile: $(DEV_ENV) mosquitto  ## twenty rounds with one hostile member of ten, and what it costs (three minutes)
+test-hostile: $(DEV_ENV) mosquitto  ## the cost of one hostile member in ten over twenty rounds (three minutes)
 	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_hostile_run.py
 
-test-flood: $(DEV_ENV) mosquitto  ## whether new devices enrol while others flood the broker for a minute, and what memory it takes
+test-flood: $(DEV_ENV) mosquitto  ## can new devices enrol during a one-minute flood, and at what memory cost
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py
 
-# With clang and its libFuzzer (on Debian: clang, libclang-rt-14-dev) the native codec's coverage is followed, with atheris
-# Python's; both have a stand-in that goes without.
+# Fuzzing follows coverage if it can: of the native codec with clang and libFuzzer (on Debian: clang, libclang-rt-14-dev),
+# of Python with atheris. Both have a fallback without coverage.
 LIBFUZZER := $(wildcard $(shell clang++ -print-resource-dir 2> /dev/null)/lib/linux/libclang_rt.fuzzer-*.a)
 FUZZ_CODEC := build/fuzz_codec$(if $(LIBFUZZER),_guided)
 FUZZ_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -fno-sanitize-recover=all -fno-omit-frame-pointer -Iedge/native/codec
 FUZZ ?=
-fuzz: $(VENV)/.fuzz $(FUZZ_CODEC)  ## altered input for all that reads input (one target: make fuzz FUZZ=messages)
+fuzz: $(VENV)/.fuzz $(FUZZ_CODEC)  ## feed altered input to every parser (one target: make fuzz FUZZ=messages)
 	PYTHONPATH=tests $(BIN)/python -m fuzz.runner $(FUZZ) --inputs $(FUZZ_INPUTS) --limit-s $(FUZZ_LIMIT_S) --codec $(FUZZ_CODEC)
 
 build/fuzz_codec: tests/native/fuzz_codec.cc $(CODEC) edge/native/codec/codec.h
@@ -153,13 +153,13 @@ test-arm: $(ARM_TREE)/.made  ## steps and rounds of an emulated ARM device again
 bench-arm-static: $(DEV_ENV) cross-tools  ## instructions per multiply-add of the NEON kernels beside the AVX2 ones
 	$(BIN)/python -m sparsyedge.hardware.arm.instructions
 
-footprint: $(STOCK_ENV) $(ARM_WHEEL)  ## what a device's install takes on disk and in memory
+footprint: $(STOCK_ENV) $(ARM_WHEEL)  ## size of a device's install, on disk and in memory
 	$(BIN)/sparsyedge bench footprint --python $(STOCK)/bin/python --wheel $(ARM_WHEEL)
 
 bench-runtime: $(DEV_ENV) $(STOCK_ENV)  ## a training step in any onnxruntime against onnxruntime-training's API
 	$(BIN)/sparsyedge bench runtime
 
-# Debian 13 on an emulated board; its Python is 3.13. Everything stays in build/image: logs, and the wheels that were tested.
+# Debian 13 on an emulated board, with Python 3.13. build/image keeps everything, including logs and the tested wheels.
 IMAGE := build/image
 test-image: $(IMAGE)/stock/.made $(ARM_WHEEL)  ## boot a flashed card in qemu: first boot, enrolment, two rounds (10 to 20 minutes)
 	@command -v qemu-system-aarch64 > /dev/null || { echo "no qemu-system-aarch64 here: on Debian, apt-get install qemu-system-arm ipxe-qemu" >&2; exit 1; }
@@ -183,7 +183,7 @@ define make_venv
 	@[ -x $(1)/bin/python ] || $(PYTHON) -m venv $(1)
 endef
 
-# An edit of the C++ installs again, which builds the op library; the packages are there by then.
+# Editing the C++ triggers a reinstall, which rebuilds the op library; the packages are installed by then.
 $(DEMO_ENV): pyproject.toml constraints.txt $(NATIVE)
 	$(call make_venv,$(VENV))
 	$(LOCKED) $(BIN)/pip $(INSTALL) --editable '.[demo]'
@@ -208,7 +208,7 @@ lock: $(DEV_ENV)  ## pin the newest versions that pyproject.toml allows in const
 	@for folder in $(FOLDERS); do ln -sfn ../../$$folder .typing/sparsyedge/$$folder; done
 	@touch $@
 
-# $(call apt_install,packages,note): as root or with sudo; elsewhere the note, which in CI is an error.
+# $(call apt_install,packages,note): installs as root or with sudo; otherwise prints the note, an error in CI.
 define apt_install
 	if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1); \
 	elif sudo -n true 2> /dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq --no-install-recommends $(1); \
@@ -237,7 +237,7 @@ clean:  ## remove what was built and installed
 
 .PHONY: release test-device
 
-# For hosted CI, which builds what was tagged: make release RELEASE=--tagged
+# Hosted CI builds the tag: make release RELEASE=--tagged
 RELEASE ?=
 release: $(VENV)/.release arm-tools  ## sdist, wheels for x86-64 and aarch64, notes and hashes, checked and tried (dist/VERSION)
 	PYTHONPATH=.ci $(BIN)/python -m release $(RELEASE)

@@ -1,1 +1,1 @@
-"""Whole runs and measurements: the only folder that may import all the others."""
+"""Whole runs and measurements; no other folder may import all the rest."""

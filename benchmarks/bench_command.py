@@ -1,4 +1,4 @@
-"""`sparsyedge bench`: a table of benchmarks, each imported when it is run."""
+"""`sparsyedge bench`: the table of benchmarks; each is imported only when it runs."""
 
 from __future__ import annotations
 

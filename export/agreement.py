@@ -1,10 +1,10 @@
-"""Do the exported graphs train as torch does? An export that does not agree is refused.
+"""Checks that the exported graphs train like torch; refuses an export that does not.
 
-Parity is teacher-forced: before every step both sides get the same weights, statistics and batch, because float32
-trajectories drift apart by themselves within a few steps. It is measured on batches for which both sides make the same
-discrete choices (ReLU signs, kept activations). Where a value falls on different sides of a threshold, one flip alone
-moves a small gradient by 1e-2, in torch's float32 against its float64 as much as here, and says nothing of the graph:
-such a batch is replaced by another.
+Parity is teacher-forced: both sides get the same weights, statistics and batch before every step, because float32
+trajectories drift apart on their own within a few steps. We only measure batches on which both sides make the same
+discrete choices (ReLU signs, kept activations). A value that lands on different sides of a threshold moves a small
+gradient by 1e-2. Torch's float32 does that against its own float64 too, so it says nothing about the graph, and we
+draw another batch.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["Parity", "verify"]
 STEPS = 3
 SPARSE_STEPS = 2
 MAX_BATCHES = 40
-# A small batch holds fewer values that could lie next to a threshold.
+# A small batch has fewer values close to a threshold.
 BATCH = 4
 LEAST_SPARSITY = 0.5
-"""Also a method that never prunes must know what to do about zeros."""
-# Large, so that the values after a step tell what its gradients were.
+"""Even a method that never prunes must handle zeros."""
+# Large, to make gradients visible in the values after a step.
 LEARNING_RATE = 1.0
-# Rounding alone reaches 1e-5 where terms cancel; the least that a graph can get wrong, weight decay, shows as 1e-3.
+# Rounding alone reaches 1e-5 when terms cancel. The smallest real mistake, wrong weight decay, shows up as 1e-3.
 TOLERANCE = 3e-5
 ROUNDING_FACTOR = 10
 MOST_ROUNDING = 1e-3
-# A tensor this small beside the largest is what rounding leaves of terms that cancel: behind BatchNorm the gradients of
-# an output channel add up to zero, and a layer that is fed the same value everywhere sees nothing but their sum.
+# A tensor this small next to the largest is rounding noise from terms that cancel: behind BatchNorm the gradients of an
+# output channel add up to zero, and a layer whose input is constant sees only their sum.
 VANISHING = 1e-6
 
 Gradients = Mapping[str, NDArray[Any]]
@@ -65,13 +65,13 @@ class Parity:
     """Parameters and running statistics after the step."""
     steps: int = 0
     batches: int = 0
-    """How many were drawn to find the steps in which all discrete choices coincide."""
+    """How many we drew to find steps with identical discrete choices."""
     plain: float = 0.0
     """Values after a step of the plain graph."""
 
 
 def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
-    """Compare one training step from dense weights and two from pruned ones with torch; raises ArtifactError."""
+    """Compare one training step from dense weights and two from pruned ones with torch; ArtifactError on mismatch."""
     comparison = _Comparison(artifacts, np.random.default_rng(seed))
     parity = Parity()
     while parity.steps < STEPS:
@@ -80,16 +80,16 @@ def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
                 f"the training graph and torch made other choices (ReLU signs, kept activations) in "
                 f"{parity.batches - parity.steps} of {parity.batches} batches; {comparison.advice}"
             )
-        # Round 1 trains dense weights, every later round pruned ones: both must be right.
+        # Round 1 trains dense weights, later rounds pruned ones. Both must be right.
         parity = comparison.step(parity, pruned=parity.steps > 0)
     return replace(parity, plain=_verify_sparse(comparison, SparseSession(artifacts)))
 
 
 def _verify_sparse(comparison: _Comparison, session: SparseSession) -> float:
-    """Compare steps of the sparse graph with torch; returns the largest difference among those that agree.
+    """Compare steps of the sparse graph with torch; returns the largest difference among the steps that agree.
 
-    The sparse graph keeps its choices to itself, so a batch on which it differs is taken for one with other choices; to
-    agree in every value to the tolerance on several batches is not given to a graph that computes something else.
+    The sparse graph does not show its discrete choices, so we assume that a batch that differs had other choices. A
+    wrong graph cannot match every value within the tolerance on several batches.
     """
     agreeing: list[float] = []
     for _ in range(MAX_BATCHES):
@@ -115,11 +115,11 @@ class _Comparison:
         self._dense = self._session.state()
         spec = ModelSpec(self._manifest.model, self._manifest.width, self._manifest.classes, self._manifest.input_shape)
         self.advice = "do not use this export"
-        """What to do where nothing agrees, after the last step in which the session differed from torch."""
+        """What to tell the user if no batch agrees; updated whenever the session differs from torch."""
         self._model = build_model(spec, beta=self._manifest.method.beta, seed=self._manifest.seed)
 
     def step(self, parity: Parity, *, pruned: bool) -> Parity:
-        """Take one step on both sides from one start; a batch with other choices only counts as drawn."""
+        """Take one step on both sides from the same start; a batch with other choices only counts as drawn."""
         state = self._pruned_start() if pruned else self._dense
         x, y = self._draw_batch()
         reference = self._reference_step(state, x, y)
@@ -146,8 +146,8 @@ class _Comparison:
             )
             if not gradient.error <= allowed:
                 raise ArtifactError(self.advice)
-            # The session fuses nodes that the probe shows, rounds otherwise on some machines, and keeps its choices to
-            # itself: where the probe's gradients agree and it does not, it is one more batch with other choices.
+            # The session fuses nodes that the probe keeps apart, rounds differently on some machines and hides its
+            # choices. If the probe's gradients agree and the session does not, count a batch with other choices.
             return replace(parity, batches=parity.batches + 1)
         return Parity(
             loss=max(parity.loss, losses.error),
@@ -191,7 +191,7 @@ class _Comparison:
         )
 
     def _pruned_start(self) -> State:
-        """Weights pruned to the target at least; statistics and affine parameters away from their trivial values."""
+        """Weights pruned at least to the target; statistics and affine parameters away from their trivial values."""
         sparsity = max(self._manifest.method.sparsity, LEAST_SPARSITY)
         state = prune_global(self._dense, self._manifest.prunable, sparsity)
         for parameter in self._manifest.parameters:
@@ -202,19 +202,19 @@ class _Comparison:
 
 
 def _rounding(single: ReferenceStep, exact: Gradients) -> float:
-    """What is allowed on a batch that magnifies rounding: some times what torch differs from itself in float64.
+    """The tolerance for a batch that magnifies rounding: ROUNDING_FACTOR times torch's own float32 error.
 
-    BatchNorm behind filters that are nearly empty divides by almost nothing, which very sparse weights bring about.
-    Tensors that vanish count here: where terms cancel in one layer, they leave rounding in its neighbours.
+    Very sparse weights leave filters nearly empty, and the BatchNorm behind them divides by almost nothing. Vanishing
+    tensors count here: terms that cancel in one layer leave rounding noise in its neighbours.
     """
     own = max(_relative_l2(value, exact[name]) for name, value in single.gradients.items())
     return min(max(TOLERANCE, ROUNDING_FACTOR * own), MOST_ROUNDING)
 
 
 def _without_vanishing(exact: Gradients, *sides: Gradients) -> tuple[Gradients, ...]:
-    """Both sides without the tensors that are nothing but rounding: zero in float64, small on either side.
+    """Both sides without tensors that are pure rounding noise: zero in float64, small on either side.
 
-    How much rounding leaves of terms that cancel depends on the machine's vectors: up to 4e-6 of the largest was seen.
+    The noise depends on the machine's vector width; we have seen up to 4e-6 of the largest tensor.
     """
     largest = max(_norm(value) for value in exact.values())
     gone = {
@@ -248,12 +248,12 @@ class _Difference:
 
 
 def _rank(error: float) -> float:
-    """For sorting, with NaN on top."""
+    """A sort key that puts NaN on top."""
     return math.inf if math.isnan(error) else error
 
 
 def _relative_errors(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """By relative L2; a tensor that vanishes on both sides agrees."""
+    """Relative L2 per tensor; 0 if the tensor vanishes on both sides."""
     nothing = VANISHING * max(_norm(theirs[name]) for name in ours)
     return {
         name: 0.0 if _norm(value) <= nothing and _norm(theirs[name]) <= nothing else _relative_l2(value, theirs[name])
@@ -273,7 +273,7 @@ def _norm(tensor: NDArray[Any]) -> float:
 
 @dataclass(frozen=True)
 class _Choices:
-    """What the graph decided on the way, as ReferenceStep has it."""
+    """The graph's discrete choices, in the form of ReferenceStep."""
 
     relu_signs: list[NDArray[np.bool_]]
     kept_activations: dict[str, NDArray[np.bool_]]
@@ -300,7 +300,7 @@ class _GradientProbe:
         )
 
     def run(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> tuple[State, _Choices]:
-        """The gradients by parameter name, and the choices made on the way to them."""
+        """The gradients by parameter name, and the discrete choices."""
         feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "lazy_reset_grad": np.array([True]), **state}
         feeds |= layer_exponents(self._manifest.method, state, self._manifest.prunable)
         for name, gradient in self._gradients.items():

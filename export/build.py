@@ -1,4 +1,4 @@
-"""From a model and a method to a folder of training artifacts with a manifest."""
+"""Builds a folder of training artifacts with a manifest from a model and a method."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ try:
 except ImportError as error:
     raise ConfigError(
         f"an export needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python "
-        f"{sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}, without it ({error}). Export in "
-        "an environment of Python 3.11: `python3.11 -m venv .venv && .venv/bin/pip install '.[export]'` in a checkout; "
+        f"{sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}, without it ({error}). Export with "
+        "Python 3.11: run `python3.11 -m venv .venv && .venv/bin/pip install '.[export]'` in a checkout; "
         "devices and the coordinator run on any Python from 3.11"
     ) from error
 
@@ -56,7 +56,7 @@ FILE_NAMES: dict[FileRole, str] = {
     "sparse_plan": "sparse_plan.onnx",
     "sparse_step": "sparse_step.onnx",
 }
-# What onnxruntime's generate_artifacts calls the files that it writes.
+# The file names that onnxruntime's generate_artifacts chooses.
 GENERATED_NAMES: dict[FileRole, str] = {
     "training": "training_model.onnx",
     "eval": "eval_model.onnx",
@@ -70,9 +70,9 @@ LOSS_NAME = "loss"
 def build_artifacts(
     spec: ModelSpec, method: Method, directory: Path, *, seed: int, check: Callable[[Artifacts], Checked]
 ) -> tuple[Artifacts, Checked]:
-    """Export the model into `directory`, which must be absent or empty and appears whole and checked, or not at all.
+    """Export the model into `directory`, which must be absent or empty; it appears complete and checked, or not at all.
 
-    `check` raises where the artifacts are not right; what it returns is passed on.
+    `check` raises if the artifacts are wrong; its result is passed on.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"output folder {directory} exists and is not empty; choose another or remove it")
@@ -90,7 +90,7 @@ def build_artifacts(
                 directory.rmdir()
             staging.rename(directory)
         except OSError as error:
-            # Another export may have been faster.
+            # Another export may have created it first.
             raise ConfigError(
                 f"output folder {directory} cannot be made ({error.strerror}); choose another or remove it"
             ) from error
@@ -152,7 +152,7 @@ def _generate(
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Keep native code from the terminal: the gradient builder prints 50 lines of its own and has no setting for it."""
+    """Silence native code: the gradient builder prints 50 lines, and no setting turns that off."""
     sys.stderr.flush()
     saved = os.dup(2)
     try:
@@ -185,7 +185,7 @@ def _edit_generated(staging: Path, *, method: Method, prunable: Iterable[str]) -
 
 
 def _register_gradients() -> None:
-    """Tell onnxruntime's gradient builder how to differentiate our ops; doing it again changes nothing."""
+    """Tell onnxruntime's gradient builder how to differentiate our ops; safe to call again."""
     definitions = {
         "PowerProp": (["GO(0)", "I(0)", "I(1)", "I(2)"], "PowerPropGrad"),
         "Decay": (["GO(0)", "I(0)", "I(1)"], "DecayGrad"),
@@ -199,11 +199,11 @@ def _register_gradients() -> None:
 
 @dataclass(frozen=True)
 class _Planes:
-    """What the manifest has to say about sizes of planes, which only the graph knows."""
+    """The plane sizes for the manifest; only the graph knows them."""
 
     batch_norms: tuple[BatchNorm, ...]
     positions: dict[str, int]
-    """Positions of a layer's output plane, by the layer's weight."""
+    """The number of positions in each layer's output plane, by the name of its weight."""
 
 
 def _measure_planes(forward: onnx.ModelProto, statistics: dict[str, str]) -> _Planes:

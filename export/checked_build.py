@@ -1,4 +1,4 @@
-"""Artifacts that were compared with torch before they were kept."""
+"""Builds artifacts and keeps them only if they agree with torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["export_model"]
 
 
 def export_model(spec: ModelSpec, method: Method, directory: Path, *, seed: int = 0) -> tuple[Artifacts, Parity]:
-    """Artifacts in `directory` that train as torch does; leaves nothing there when they do not.
+    """Export artifacts that train like torch into `directory`; leave nothing there if they do not.
 
-    `seed` decides the initial weights. The second result says how closely graphs and torch agree.
+    `seed` determines the initial weights. The second result says how closely the graphs and torch agree.
     """
     if spec.width < 1 or spec.classes < 2 or min(spec.input_shape) < 1:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`sparsyedge export`: write training artifacts for a model, a data set and a method, checked against torch."""
+"""`sparsyedge export`: writes training artifacts for a model, a data set and a method, checked against torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
         sample_type=arguments.sample_type,
     )
     if not arguments.json:
-        # Before the export, which takes its time and may be stopped when this is not what was meant.
+        # Before the slow export: the user can stop it here if we misunderstood the data.
         print("\n".join(understood), flush=True)
     spec = ModelSpec.for_data(arguments.model or model_for(arguments.dataset or ""), arguments.width, form)
     artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed)
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 def _method(arguments: argparse.Namespace) -> Method:
-    """The method of the flags; values of --method-option are written as in TOML, text also without quotes."""
+    """The method from the flags. Values of --method-option are TOML; quotes around text are optional."""
     options: dict[str, Any] = {
         key: getattr(arguments, key) for key in ("sparsity", "beta") if getattr(arguments, key) is not None
     }
@@ -60,41 +60,41 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
     )
-    parser.add_argument("--model", choices=sorted(MODELS), help="(default: the one that suits the data set)")
+    parser.add_argument("--model", choices=sorted(MODELS), help="(default: chosen for the data set)")
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default: %(default)s)")
     parser.add_argument(
         "--dataset",
         metavar="FILE.npz|DIR|NAME",
-        help=f"the data that says shape, classes and their names; by name: {', '.join(DATASETS)}",
+        help=f"takes shape, classes and class names from this data; by name: {', '.join(DATASETS)}",
     )
     parser.add_argument(
-        "--data-dir", type=Path, help="where the data is looked for (default: $SPARSYEDGE_DATA, then the user's cache)"
+        "--data-dir", type=Path, help="where to look for the data (default: $SPARSYEDGE_DATA, then the user's cache)"
     )
-    parser.add_argument("--classes", type=int, help="how many, where there is no --dataset")
+    parser.add_argument("--classes", type=int, help="number of classes, without --dataset")
     parser.add_argument(
         "--input-shape",
         type=int,
         nargs=3,
         metavar=("CHANNELS", "HEIGHT", "WIDTH"),
-        help="of one sample, where there is no --dataset",
+        help="shape of one sample, without --dataset",
     )
     parser.add_argument(
         "--sample-type",
         choices=get_args(SampleType),
-        help="how samples are stored, where there is no --dataset (default: uint8, pixels of 0..255)",
+        help="type of stored samples, without --dataset (default: uint8, pixels of 0..255)",
     )
     parser.add_argument("--method", choices=sorted(METHODS), default="sparsyfed", help="see `sparsyedge methods`")
-    parser.add_argument("--sparsity", type=float, help="target of the pruning (default: 0.95)")
-    parser.add_argument("--beta", type=float, help="exponent of Powerpropagation (default: 1.25)")
+    parser.add_argument("--sparsity", type=float, help="target for pruning (default: 0.95)")
+    parser.add_argument("--beta", type=float, help="Powerpropagation exponent (default: 1.25)")
     parser.add_argument(
         "--method-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="another option of the method, as in the [method] table of a run file; may be repeated",
+        help="another method option, as in the [method] table of a run file; repeat for several",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights (default: %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to create")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 

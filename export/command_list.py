@@ -1,4 +1,4 @@
-"""The subcommands that this folder brings; pyproject.toml names them in the group `sparsyedge.commands`.
+"""This folder's subcommands; pyproject.toml registers them in the group `sparsyedge.commands`.
 
 `sparsyedge --help` imports this module: import nothing heavy here.
 """

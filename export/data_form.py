@@ -1,4 +1,4 @@
-"""What data an export is for: read from the data itself, from the table of known data sets, or from flags."""
+"""Determines the form of the data from the data itself, the table of known data sets, or flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsyedge.edge.errors import ConfigError
 __all__ = ["understand"]
 
 _MOST_CHANNELS = 4
-"""That an image has."""
+"""An image has no more."""
 
 
 def understand(
@@ -23,10 +23,10 @@ def understand(
     classes: int | None = None,
     sample_type: SampleType | None = None,
 ) -> tuple[Form, list[str]]:
-    """The form of the data, and lines that say what was understood; flags must not contradict the data.
+    """The form of the data, and lines that describe it for the user; flags must not contradict the data.
 
-    Data sets that come with sparsyedge need not be there. Raises ConfigError where flags cannot be meant, DataError
-    where the data cannot be used.
+    Data sets that come with sparsyedge need not be on disk. Raises ConfigError for flags that make no sense, DataError
+    for unusable data.
     """
     if dataset is None:
         form = _form_of_flags(input_shape, classes, sample_type)
@@ -50,16 +50,16 @@ def understand(
 def _form_of_flags(input_shape: Sequence[int] | None, classes: int | None, sample_type: SampleType | None) -> Form:
     if input_shape is None or classes is None:
         raise ConfigError(
-            f"an export has to know the data: name it with --dataset (an .npz file, a folder of images, "
+            f"an export needs to know the data: name it with --dataset (an .npz file, a folder of images, "
             f"{', '.join(DATASETS)}), or give both --input-shape CHANNELS HEIGHT WIDTH and --classes"
         )
     channels, height, width = input_shape
-    # Numbers that are no pixels may have any number of channels.
+    # Data other than pixels may have any number of channels.
     if sample_type in (None, "uint8") and channels > _MOST_CHANNELS >= width:
         raise ConfigError(
             f"--input-shape {channels} {height} {width} means {channels} channels of {height} x {width} pixels, and "
             f"looks like height, width, channels; write --input-shape {width} {channels} {height}, or add "
-            "--sample-type float32 for data that is no images"
+            "--sample-type float32 if the data is not images"
         )
     return Form((channels, height, width), classes, sample_type=sample_type or "uint8")
 

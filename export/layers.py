@@ -1,7 +1,7 @@
-"""A forward graph read as a list of layers: what the sparse step is written from.
+"""Reads a forward graph as a list of layers, from which sparse_step.py writes the sparse step.
 
-Only what our kernels have is understood: 2-d convolutions without bias, BatchNorm with its residual addition and ReLU,
-pooling, and a linear layer at the end. Anything else is refused by name.
+It understands only what our kernels support: 2-d convolutions without bias, BatchNorm with residual addition and ReLU,
+pooling, and a linear layer at the end. It refuses anything else by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Plane = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Conv:
-    """A convolution, or a linear layer as a 1x1 one on a plane of one position."""
+    """A convolution; a linear layer is a 1x1 convolution on a plane of one position."""
 
     x: str
     y: str
@@ -42,13 +42,13 @@ class Conv:
 
     @property
     def halo_out(self) -> int:
-        """Zeros around the output, so that the gradient of the input needs no code for borders."""
+        """Rings of zeros around the output; they save the input gradient any border code."""
         return max(self.kernel) // 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
-    """BatchNorm, then the addition of a residual where there is one, then ReLU where there is one."""
+    """BatchNorm, then an optional residual addition, then an optional ReLU."""
 
     x: str
     y: str
@@ -58,7 +58,7 @@ class Norm:
     variance: str
     epsilon: float
     momentum: float
-    """The weight of the new value, as torch has it."""
+    """The weight of the new value, as in torch."""
     residual: str | None
     relu: bool
 
@@ -82,7 +82,7 @@ class MaxPool:
 
 @dataclass(frozen=True, kw_only=True)
 class Bias:
-    """One number per channel, added."""
+    """Adds one number per channel."""
 
     x: str
     y: str
@@ -102,18 +102,18 @@ class Network:
     halos: Mapping[str, int]
     gradient_halos: Mapping[str, int]
     vectors: Mapping[str, int]
-    """Parameters and statistics that are no convolution weights, with their lengths."""
+    """Parameters and statistics other than convolution weights, with their lengths."""
 
     @cached_property
     def convs(self) -> tuple[Conv, ...]:
         return tuple(layer for layer in self.layers if isinstance(layer, Conv))
 
     def halo(self, tensor: str) -> int:
-        """Rings of zeros that the tensor is stored with."""
+        """Rings of zeros stored around the tensor."""
         return self.halos.get(tensor, 0)
 
     def gradient_halo(self, tensor: str) -> int:
-        """Rings of zeros that the tensor's gradient is stored with."""
+        """Rings of zeros stored around the tensor's gradient."""
         return self.gradient_halos.get(tensor, 0)
 
     @cached_property
@@ -134,12 +134,12 @@ class Network:
 
 
 def read_network(forward: onnx.ModelProto, input_name: str) -> Network:
-    """The layers of a forward graph in training mode; raises ArtifactError for what the sparse step does not know."""
+    """The layers of a forward graph in training mode; raises ArtifactError for layers the sparse step does not know."""
     return _Reader(forward, input_name).read()
 
 
 class _Reader:
-    """One pass over the nodes in order; nodes that a BatchNorm takes in are skipped when they come."""
+    """One pass over the nodes in order; skips nodes that a BatchNorm has absorbed."""
 
     def __init__(self, forward: onnx.ModelProto, input_name: str) -> None:
         graph = onnx.shape_inference.infer_shapes(forward).graph
@@ -215,7 +215,7 @@ class _Reader:
         addition = self._only_consumer(y, "Add")
         if addition is not None:
             other = next(name for name in self._nodes[addition].input if name != y)
-            # Of the two branches of a block the one that ends later takes the other in.
+            # A block has two branches; the one that ends later absorbs the other.
             if self._position.get(other, -1) < at:
                 residual, y = self._tensor(other), self._nodes[addition].output[0]
                 self._absorbed.add(addition)
@@ -287,7 +287,7 @@ class _Reader:
         self._layers.append(Bias(x=product, y=y, bias=node.input[2]))
 
     def _with_halos(self) -> tuple[Layer, ...]:
-        """The layers, each convolution knowing the halo that its input is stored with."""
+        """The layers, with each convolution's input halo filled in."""
         halos = _halos(self._layers)
         return tuple(
             dataclasses.replace(layer, halo_in=halos.get(layer.x, 0)) if isinstance(layer, Conv) else layer
@@ -313,7 +313,7 @@ class _Reader:
 
 
 def _halos(layers: Iterable[Layer]) -> dict[str, int]:
-    """Per tensor the largest ring of zeros that a consumer reads."""
+    """Per tensor, the largest ring of zeros that a consumer reads."""
     halos: dict[str, int] = {}
     for layer in layers:
         if isinstance(layer, Conv | MaxPool):
@@ -322,7 +322,7 @@ def _halos(layers: Iterable[Layer]) -> dict[str, int]:
 
 
 def _gradient_halos(layers: Iterable[Layer]) -> dict[str, int]:
-    """As for the tensors themselves, and for the output of a convolution what the gradient of its input needs."""
+    """The same rings as for the tensors, plus the ring around a convolution's output that its input gradient reads."""
     layers = tuple(layers)
     outputs = {layer.y: layer.halo_out for layer in layers if isinstance(layer, Conv)}
     return {**_halos(layers), **outputs}

@@ -1,4 +1,4 @@
-"""The models we export, as plain torch modules: another model is one more entry of MODELS."""
+"""The models we export, as plain torch modules; to add one, add an entry to MODELS."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["MODELS", "ModelSpec", "build_model", "model_for", "prunable_names"]
 
-# A normal distribution cut at two standard deviations has 0.8796 of its standard deviation left.
+# Cutting a normal distribution at two standard deviations leaves 0.8796 of its standard deviation.
 TRUNCATED_STD = 0.87962566103423978
 CALM_EPSILON = 0.1
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a model is made for."""
+    """A model's name and size, and the form of its data."""
 
     model: str
     width: int
@@ -31,12 +31,12 @@ class ModelSpec:
     input_shape: tuple[int, int, int]
     """Channels, height, width of one sample."""
     class_names: tuple[str, ...] = ()
-    """In the order of their numbers; empty where nobody named them."""
+    """In the order of their numbers; empty if the classes have no names."""
     sample_type: SampleType = "uint8"
 
     @classmethod
     def for_data(cls, model: str, width: int, form: Form) -> ModelSpec:
-        """A model for data of that form."""
+        """The spec of a model for data of this form."""
         return cls(model, width, form.classes, form.shape, form.names, form.sample_type)
 
 
@@ -62,7 +62,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 with the stem of the subclass: `conv1` and `reduce`."""
+    """ResNet-18; the subclass brings the stem, `conv1` and `reduce`."""
 
     def __init__(self, spec: ModelSpec, stem: nn.Conv2d, reduce: nn.Module) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class ResNet18(nn.Module):
 
 
 class CifarResNet18(ResNet18):
-    """For small images: a 3x3 stem with stride 1 and no max-pooling, strides elsewhere as usual."""
+    """For small images: a 3x3 stem with stride 1, no max-pooling, and the usual strides elsewhere."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__(spec, nn.Conv2d(spec.input_shape[0], spec.width, 3, 1, 1, bias=False), nn.Identity())
@@ -101,9 +101,9 @@ class StandardResNet18(ResNet18):
 
 
 class CalmResNet18(CifarResNet18):
-    """With a larger epsilon in BatchNorm, which then magnifies gradients behind an empty filter by 3, not by 316.
+    """BatchNorm with a larger epsilon: it magnifies gradients behind an empty filter by 3 instead of 316.
 
-    Methods whose zeros have gradients need that at high sparsities (docs/explanation/reproduction.md).
+    Methods whose zeros have gradients need this at high sparsities (docs/explanation/reproduction.md).
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -121,7 +121,7 @@ MODELS: Mapping[str, Callable[[ModelSpec], nn.Module]] = {
 
 
 def build_model(spec: ModelSpec, *, beta: float, seed: int) -> nn.Module:
-    """The model in training mode, with weights w such that theta = sign(w)|w|^beta is the usual initialisation."""
+    """The model in training mode; its weights w make theta = sign(w)|w|^beta the usual initialisation."""
     if spec.model not in MODELS:
         raise ConfigError(f"no model {spec.model!r}; there are: {', '.join(MODELS)}")
     model = MODELS[spec.model](spec).train()
@@ -137,14 +137,14 @@ def build_model(spec: ModelSpec, *, beta: float, seed: int) -> nn.Module:
 
 
 def prunable_names(model: nn.Module) -> frozenset[str]:
-    """The weights of every convolution and linear layer, first and last included."""
+    """The weights of every convolution and linear layer, including the first and the last."""
     return frozenset(
         f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)
     )
 
 
 def _draw_theta(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Variance scaling by fan-in: truncated normal at two standard deviations, with variance one over fan-in."""
+    """Variance scaling by fan-in: a normal truncated at two standard deviations, with variance 1 / fan-in."""
     fan_in = int(np.prod(shape[1:]))
     scale = (1 / fan_in) ** 0.5 / TRUNCATED_STD
     draw: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = truncnorm.rvs(
@@ -154,5 +154,5 @@ def _draw_theta(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[
 
 
 def model_for(dataset: str) -> str:
-    """The model that a data set is trained with where none is named: sound needs the larger stem."""
+    """The default model for a data set; sound needs the larger stem."""
     return "resnet18-7x7" if dataset.startswith("speech_commands") else "resnet18"

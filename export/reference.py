@@ -1,4 +1,4 @@
-"""The training method in plain torch, written apart from the graphs: what a correct step is compared with."""
+"""The training method in plain torch, independent of the graphs; exports are checked against it."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ __all__ = [
 
 @dataclass
 class ReferenceStep:
-    """One SGD step in torch, and the discrete choices that it made on the way."""
+    """One SGD step in torch, with its discrete choices."""
 
     loss: float
     gradients: State
     """By parameter name, weight decay included."""
     relu_signs: list[Tensor] = field(default_factory=list)
     kept_activations: dict[str, Tensor] = field(default_factory=dict)
-    """Which inputs of a layer fed the gradient of its weight, by the weight's name."""
+    """The layer inputs that fed the weight gradient, by the weight's name."""
 
 
 @dataclass
 class Choices:
-    """What a step decided on its way."""
+    """The discrete choices of one step."""
 
     relu_signs: list[Tensor] = field(default_factory=list)
     kept_activations: dict[str, Tensor] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def reference_step(
     exponents: Mapping[str, float] | None = None,
     thresholds: dict[str, float] | None = None,
 ) -> ReferenceStep:
-    """Take one step on the model in place, BatchNorm's statistics included; the rest is as `backward` has it."""
+    """Take one step on the model in place, including BatchNorm's statistics; `backward` explains the arguments."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=method.weight_decay)
     optimizer.zero_grad()
@@ -83,14 +83,14 @@ def backward(
     exponents: Mapping[str, float] | None = None,
     thresholds: dict[str, float] | None = None,
 ) -> tuple[float, Choices]:
-    """Forward and backward of one batch: gradients, without weight decay, are in the parameters; returns the loss.
+    """Run forward and backward on one batch; leaves gradients, without weight decay, in the parameters.
 
-    `exponents` are those of the layers when the round began, where the method derives them; else this step's.
-    `thresholds` are those of the inputs in the round so far, where the method keeps them; new ones are added.
+    `exponents` are the layers' exponents from the start of the round; without them, this step derives its own.
+    `thresholds` are the round's input thresholds so far, for methods that keep them; the step adds new ones.
     """
     prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
     thetas = effective_weights(model, method, prunable, exponents or derive_exponents(model, method, prunable))
-    # Where the target says how dense inputs are, the first layer's stay whole.
+    # If the target sets the density of inputs, the first layer's input stays whole.
     pruned = prunable[1:] if method.activation_density == "target" else prunable
     weights = {id(thetas[name]): name for name in pruned} if method.prune_activations else {}
     mode = _MethodMode(weights, method, {} if thresholds is None else thresholds)
@@ -104,7 +104,7 @@ def backward(
 
 
 def derive_exponents(model: nn.Module, method: Method, prunable: Sequence[str]) -> dict[str, float]:
-    """The exponent of each layer, where the method derives them from the weights."""
+    """The exponent of each layer: derived from its weights under auto-beta, otherwise the method's beta."""
     if method.reparametrisation != "auto-beta":
         return dict.fromkeys(prunable, method.beta)
     exponents = {}
@@ -119,7 +119,7 @@ def derive_exponents(model: nn.Module, method: Method, prunable: Sequence[str]) 
 def effective_weights(
     model: nn.Module, method: Method, prunable: Sequence[str], exponents: Mapping[str, float]
 ) -> dict[str, Tensor]:
-    """What the layers of a training step compute with, by the weight's name; gradients reach the model's parameters."""
+    """The weights that the layers use in a training step, by name; gradients reach the model's parameters."""
     thetas = {}
     for position, name in enumerate(prunable):
         w = model.get_parameter(name)
@@ -127,19 +127,19 @@ def effective_weights(
             w * w.abs() / _spectral_norm(w) if method.reparametrisation == "spectral" else _power(w, exponents[name])
         )
         if method.prune_weights != "none" and position > 0:
-            # Straight through: all weights get the gradient of those that were kept.
+            # Straight-through: every weight gets the gradient, kept or not.
             theta = theta + (keep_largest(theta.detach(), method.density) - theta.detach())
         thetas[name] = theta
     return thetas
 
 
 def reparametrise(w: Tensor, beta: float) -> Tensor:
-    """theta = sign(w)|w|^beta; with beta = 1 the weight itself, whose zeros have gradients."""
+    """theta = sign(w)|w|^beta. With beta = 1 this is the weight itself, and zeros have gradients."""
     return _power(w, beta)
 
 
 def _power(w: Tensor, beta: float) -> Tensor:
-    # A new tensor in any case, since layers are told apart by it.
+    # Always a new tensor: we identify layers by their weight tensor.
     return w.view_as(w) if beta == 1 else torch.sign(w) * torch.abs(w) ** beta
 
 
@@ -160,7 +160,7 @@ def _mask_gradients(model: nn.Module, prunable: Sequence[str]) -> None:
 
 
 def prune_activation(x: Tensor, weight: Tensor, *, least: Fraction = Fraction(0)) -> Tensor:
-    """The copy of a layer's input that feeds its weight gradient: the largest |x|, as densely as the weights are."""
+    """The copy of a layer's input that feeds its weight gradient: the largest |x|, as dense as the weights."""
     return keep_largest(x, max(_density(weight), least))
 
 
@@ -169,12 +169,12 @@ def _density(weight: Tensor) -> Fraction:
 
 
 def keep_largest(x: Tensor, density: Fraction) -> Tensor:
-    """The largest |x|, of which ties are all kept; at least one."""
+    """The largest |x|, at least one, including all ties."""
     return _keep_from(x, _threshold(x, density))
 
 
 def _threshold(x: Tensor, density: Fraction) -> float:
-    """The size from which so many of x are kept; 0 keeps all."""
+    """The smallest magnitude to keep; 0 keeps all."""
     keep = max(1, math.ceil(density * x.numel()))
     return 0.0 if keep >= x.numel() else float(torch.topk(x.abs().reshape(-1), keep).values[-1])
 
@@ -184,7 +184,7 @@ def _keep_from(x: Tensor, threshold: float) -> Tensor:
 
 
 class _MethodMode(TorchFunctionMode):
-    """Gives the layers of the named weights (by tensor `id`) the method's backward; writes down signs and masks."""
+    """Gives the layers of the named weights (by tensor `id`) the method's backward; records signs and masks."""
 
     def __init__(self, weights: Mapping[int, str], method: Method, thresholds: dict[str, float]) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class _MethodMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _layer(self, func: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-        """The layer's output on the whole input, with a weight gradient that sees the pruned input alone."""
+        """The layer's output on the whole input; its weight gradient sees only the pruned input."""
         name = self._weights[id(weight)]
         pruned = self._pruned(name, x.detach(), weight.detach(), linear=func is functional.linear)
         self.choices.kept_activations[name] = pruned != 0

@@ -1,6 +1,6 @@
-"""Graph surgery: where a stock ONNX graph becomes one that trains sparsely.
+"""Graph surgery: turns a stock ONNX graph into one that trains sparsely.
 
-Functions change the model they are given and touch nothing that they do not name.
+Functions change their model in place and touch only what they name.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ WEIGHT_DECAY = "sparsyedge.weight_decay"
 ZERO = "sparsyedge.zero"
 DENSITY = "sparsyedge.density"
 PRUNED_INPUT = ".pruned_input"
-"""Ends the name of the pruned copy of a layer's input, which begins with the weight's."""
+"""Suffix for the pruned copy of a layer's input; the weight's name comes before it."""
 COUNTED_NAME = re.compile(r"onnx::(\w+)::\d+")
 
 
 def name_running_statistics(model: onnx.ModelProto) -> dict[str, str]:
-    """Name each BatchNorm's new running statistics after the old: the graph outputs by parameter name."""
+    """Name each BatchNorm's new running statistics after the old ones; returns the graph outputs by parameter name."""
     outputs: dict[str, str] = {}
     for node in model.graph.node:
         if node.op_type == "BatchNormalization":
@@ -56,7 +56,7 @@ def name_running_statistics(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def drop_counters(model: onnx.ModelProto) -> None:
-    """Rename `onnx::loss::7` to `loss`: the counter is that of the process, and one export should have one hash."""
+    """Rename `onnx::loss::7` to `loss`: the counter is per process, and equal exports should have equal hashes."""
     graph = model.graph
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         value.name = COUNTED_NAME.sub(r"\1", value.name)
@@ -68,7 +68,7 @@ def drop_counters(model: onnx.ModelProto) -> None:
 
 
 def freeze_batch_norms(model: onnx.ModelProto) -> None:
-    """Turn BatchNorm from batch statistics to running ones: what inference and evaluation need."""
+    """Switch BatchNorm from batch to running statistics, for inference and evaluation."""
     for node in model.graph.node:
         if node.op_type == "BatchNormalization":
             del node.output[1:]
@@ -88,11 +88,11 @@ def keep_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
 def insert_activation_pruning(
     model: onnx.ModelProto, prunable: Iterable[str], *, density: Fraction | None = None, least: int = 0
 ) -> None:
-    """Feed each weight gradient from a pruned copy of its layer's input; nothing else of the graph sees the copy.
+    """Feed each weight gradient from a pruned copy of its layer's input; nothing else in the graph sees the copy.
 
     The copy is as dense as the layer's weights, or has the given density in all layers but the first. ConvGrad reads X
-    only for the weight's gradient and W only for the input's, so the pruned copy changes just what the method says. A
-    linear layer's weight gradient is a Gemm of its own. `least` of 10,000 values are kept in any case.
+    only for the weight gradient and W only for the input gradient, so the copy changes only what the method asks for. A
+    linear layer computes its weight gradient in a separate Gemm. We always keep `least` of 10,000 values.
     """
     graph = model.graph
     layers = _layer_inputs(graph.node, prunable)
@@ -129,9 +129,9 @@ def insert_activation_pruning(
 
 
 def insert_weight_pruning(model: onnx.ModelProto, prunable: Iterable[str], density: Fraction) -> None:
-    """Let every layer but the first compute with its largest weights, forwards and backwards.
+    """Make every layer but the first compute with its largest weights, forward and backward.
 
-    The gradient of the pruned weights is given to all weights, as if pruning had not been there.
+    All weights get the gradient of the pruned ones, as if there were no pruning.
     """
     graph = model.graph
     _, *others = _layer_inputs(graph.node, prunable)
@@ -151,7 +151,7 @@ def insert_weight_pruning(model: onnx.ModelProto, prunable: Iterable[str], densi
 
 
 def density_tensor(density: Fraction) -> onnx.TensorProto:
-    """A vector of that density: PruneActivation asks a tensor how much to keep."""
+    """A vector of this density: PruneActivation takes the share to keep from a tensor."""
     kept = np.zeros(density.denominator, dtype=np.float32)
     kept[: density.numerator] = 1
     return numpy_helper.from_array(kept, DENSITY)
@@ -163,7 +163,7 @@ def _add_density(graph: onnx.GraphProto, density: Fraction) -> None:
 
 
 def insert_gradient_masks(model: onnx.ModelProto) -> None:
-    """Take the gradient of every weight that is exactly zero away, before weight decay, which adds nothing to zero."""
+    """Clear the gradient of every weight that is exactly zero, before weight decay, which adds nothing to zero."""
     graph = model.graph
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -179,25 +179,25 @@ def insert_gradient_masks(model: onnx.ModelProto) -> None:
 
 
 def _replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Give the graph these nodes, some of which are its own."""
+    """Replace the graph's nodes; the new list may contain old ones."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
 def _layer_inputs(nodes: Iterable[onnx.NodeProto], prunable: Iterable[str]) -> dict[str, str]:
-    """The activation that each prunable weight is applied to, by the weight's name, in forward order."""
+    """The input activation of each prunable weight, by the weight's name, in forward order."""
     thetas = {f"{name}.theta": name for name in prunable}
     inputs: dict[str, str] = {}
     for node in nodes:
         if node.op_type in ("Conv", "Gemm") and len(node.input) > 1 and node.input[1] in thetas:
-            # A linear layer's backward is a Gemm with the same weight: the forward one comes first.
+            # A linear layer's backward is a Gemm with the same weight; the forward Gemm comes first.
             inputs.setdefault(thetas[node.input[1]], node.input[0])
     return inputs
 
 
 def _differentiated_weight(node: onnx.NodeProto, layers: Mapping[str, str]) -> str | None:
-    """The weight whose gradient this node computes from the layer's input, if it is such a node."""
+    """The weight whose gradient this node computes from the layer's input; None for other nodes."""
     output: str
     for output in node.output:
         weight = output.removesuffix(".theta_grad")

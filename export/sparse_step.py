@@ -1,8 +1,8 @@
 """The training step as one plain graph of our own ops: forward, loss, backward and update.
 
-The forward graph is read into a short list of layers, which is then written out twice: forwards, and backwards with the
-gradients. Activations stay in the lanes layout of docs/explanation/native-ops.md from the input image to the loss. What
-a step changes (values, other parameters, statistics) comes in under its name and goes out as `<name>.new`.
+We read the forward graph into a short list of layers and write that out twice: forward, then backward with the
+gradients. Activations stay in the lanes layout of docs/explanation/native-ops.md from the input image to the loss. A
+tensor that a step changes (values, other parameters, statistics) comes in under its name and leaves as `<name>.new`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LEARNING_RATE = "learning_rate"
 BATCH = "batch"
 LOSS = "loss"
 LANES = 16
-"""Images that stand side by side in one tensor of the kernels."""
+"""Images side by side in one kernel tensor."""
 IR_VERSION = 10
 """The newest that onnxruntime-training 1.19.2 reads."""
 
 
 def build_plan_graph(network: Network) -> onnx.ModelProto:
-    """The graph that runs once per round: from the positions of the non-zeros to what the convolutions compute with."""
+    """The graph that runs once per round: it turns the positions of the non-zeros into plans for the convolutions."""
     nodes, inputs, outputs = [], [], []
     for conv in network.convs:
         name = conv.weight
@@ -49,7 +49,7 @@ def build_plan_graph(network: Network) -> onnx.ModelProto:
 
 
 def build_sparse_step(network: Network, method: Method) -> onnx.ModelProto:
-    """The graph of one SGD step over the weights that the plan names: the non-zero ones, or all."""
+    """The graph of one SGD step over the plan's weights: the non-zeros, or all."""
     step = _Step(method, network)
     step.forward(network)
     step.backward(network)
@@ -58,14 +58,14 @@ def build_sparse_step(network: Network, method: Method) -> onnx.ModelProto:
 
 @dataclass
 class _Step:
-    """The nodes of the step so far, and the gradient of each tensor as far as it is known."""
+    """The step's nodes so far, and the gradients known so far, by tensor."""
 
     method: Method
     network: Network
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     gradients: dict[str, str] = field(default_factory=dict)
     shapes: list[onnx.ValueInfoProto] = field(default_factory=list)
-    """Of the gradients: where two have the same, the runtime may let one take the other's memory."""
+    """Shapes of the gradients; the runtime may reuse memory between gradients of equal shape."""
 
     # ---- forward -----------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class _Step:
         self._emit("SaveActivation", inputs, outputs, **share)
 
     def _reparametrise(self, conv: Conv) -> str:
-        """From a layer's values to what it computes with; returns the name of that."""
+        """Turn a layer's values into the weights it computes with; returns their name."""
         name = conv.weight
         if self.method.reparametrisation == "spectral":
             self._emit("SpectralProp", [f"{name}.values", positions_name(name)], [f"{name}.theta"], **_matrix(conv))
@@ -119,19 +119,19 @@ class _Step:
         return self.method.prune_weights != "none" and conv is not self.network.convs[0]
 
     def _saved_share(self, conv: Conv) -> tuple[list[str], dict[str, int]]:
-        """What says how much of a layer's input the gradient of its weights sees: another input, and attributes."""
+        """An extra input and attributes that set how much of a layer's input its weight gradient sees."""
         if not self.method.prune_activations:
             return [], {"prune": 0}
         if self.method.activation_density == "target":
             first = conv is self.network.convs[0]
             density = self.method.density
             return [], {"prune": 0} if first else {"kept": density.numerator, "of": density.denominator}
-        # Where zeros are among the values, the plan does not know how many there are.
+        # If the values include zeros, the plan cannot count them.
         counted = [] if self.method.zero_grad_at_zero else [f"{conv.weight}.values"]
         return counted, {"prune": 1, "least": int(self.method.least_activations * FLOOR_STEPS)}
 
     def _hands_on_threshold(self, conv: Conv) -> bool:
-        """Whether the size from which inputs are kept is that of the round's first step; never so in linear layers."""
+        """Whether the layer keeps the input threshold of the round's first step; linear layers never do."""
         method = self.method
         return method.prune_activations and method.activation_threshold == "round" and not conv.linear
 
@@ -185,7 +185,7 @@ class _Step:
 
     def _backward_conv(self, conv: Conv, dy: str) -> None:
         name = conv.weight
-        # The weight's gradient first: it frees the saved activation before memory is taken for the input's.
+        # The weight gradient first: it frees the saved activation before we allocate the input gradient.
         self._emit("SparseConvGradWeight", [f"{name}.saved", dy, f"{name}.plan"], [f"{name}.theta_grad"])
         self._step_weights(conv)
         if conv.needs_input_gradient:
@@ -195,7 +195,7 @@ class _Step:
             self._emit("SparseConvGradInput", inputs, [self._new_gradient(conv.x, name)])
 
     def _step_weights(self, conv: Conv) -> None:
-        """Pruned weights get the gradient, too, as if pruning had not been there."""
+        """Update all weights; pruned ones get the gradient too, as if there were no pruning."""
         name = conv.weight
         values, gradient, new = f"{name}.values", f"{name}.theta_grad", f"{name}.values.new"
         if self.method.reparametrisation == "spectral":
@@ -227,11 +227,11 @@ class _Step:
         self._emit("DecayStep", [parameter, f"{parameter}.grad", WEIGHT_DECAY, LEARNING_RATE], [f"{parameter}.new"])
 
     def _beta(self, weight: str) -> str:
-        """The exponent of a layer: its own, which the session brings, or the one of all."""
+        """The name of a layer's exponent: its own, which the session supplies, or the shared one."""
         return exponent_name(weight) if self.method.reparametrisation == "auto-beta" else BETA
 
     def _new_gradient(self, tensor: str, part: str = "") -> str:
-        """A name for the gradient of a tensor; `part` tells the contributions of several consumers apart."""
+        """A name for a tensor's gradient; `part` distinguishes the contributions of several consumers."""
         name = self.gradients[tensor] = _gradient(tensor) + (f".{part}" if part else "")
         height, width = (size + 2 * self.network.gradient_halo(tensor) for size in self.network.plane(tensor))
         shape: list[int | str] = ["groups", self.network.channels[tensor], height, width, LANES]

@@ -1,4 +1,4 @@
-"""Where weights become theta in the forward graph: one op of ours, or a small graph of standard ops."""
+"""Inserts the nodes that turn weights into theta: one op of ours, or a small graph of standard ops."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def insert_reparametrisation(
     method: Method,
     exponents: Mapping[str, FloatArray],
 ) -> None:
-    """Let every prunable weight become theta and every other trainable parameter pass through Decay.
+    """Turn every prunable weight into theta and pass every other trainable parameter through Decay.
 
-    SGDOptimizerV2 has no weight decay of its own, so the gradients of PowerProp and Decay bring it. `exponents` are
-    those of the initial weights where layers have their own; they are parameters that no step changes.
+    SGDOptimizerV2 has no weight decay, so the gradients of PowerProp and Decay add it. `exponents` belong to the
+    initial weights, for methods with one per layer; no step changes them.
     """
     graph = model.graph
     weights = set(prunable)
@@ -67,7 +67,7 @@ def insert_reparametrisation(
 
 
 def _spectral(name: str, shape: tuple[int, ...], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """theta = w |w| / sigma, with sigma by one power iteration on |W|; all of it is differentiated."""
+    """theta = w |w| / sigma, with sigma from one power iteration on |W|; gradients flow through all of it."""
     rows, columns = shape[0], math.prod(shape[1:])
     _add_constants(
         graph,
@@ -85,7 +85,7 @@ def _spectral(name: str, shape: tuple[int, ...], graph: onnx.GraphProto) -> list
         return helper.make_node(operator, names, [f"{name}.{output}"], name=f"{name}.{output}.{operator}")
 
     def norm(vector: str) -> list[onnx.NodeProto]:
-        # Reshaped, not transposed: a transposition before a product is fused into an op that stock graphs do not have.
+        # Reshape, not Transpose: onnxruntime fuses a transpose before a product into an op that is not standard.
         return [
             node("MatMul", [f"{vector}_row", f"{vector}_column"], f"{vector}_square"),
             node("Add", [f"{vector}_square", FLOOR], f"{vector}_floored"),

@@ -1,4 +1,4 @@
-"""From a torch module to a forward ONNX graph of standard ops."""
+"""Traces a torch module into a forward ONNX graph of standard ops."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["INPUT_NAME", "LOGITS_NAME", "OPSET", "trace"]
 OPSET = 17
 INPUT_NAME = "x"
 LOGITS_NAME = "logits"
-# Any batch but one would do: a batch of one makes some exporters bake the size in.
+# Any batch size above 1 works; at 1, some exporters bake the size in.
 TRACE_BATCH = 2
 
 
 def trace(model: nn.Module, spec: ModelSpec, *, training: bool) -> onnx.ModelProto:
-    """The forward graph; every parameter and buffer is an initializer under its own name. The model stays as it was."""
-    # A trace in training mode updates the running statistics once, in the model and in the graph.
+    """The forward graph; every parameter and buffer is an initializer under its own name. The model is unchanged."""
+    # Tracing in training mode updates the running statistics once, in the model and in the graph.
     before = {name: value.clone() for name, value in model.state_dict().items()}
     was_training = model.training
     model.train(training)
     buffer: Any = io.BytesIO()  # the exporter takes it, its annotation does not
     with warnings.catch_warnings():
-        # The tracing exporter is deprecated in favour of one that cannot write training graphs.
+        # The tracing exporter is deprecated, but its successor cannot write training graphs.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             model,

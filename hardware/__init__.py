@@ -1,1 +1,1 @@
-"""Boards and their sensors: energy meters, found by the device through the entry-point group `sparsyedge.meters`."""
+"""Boards and their sensors; devices find the energy meters through the entry-point group `sparsyedge.meters`."""

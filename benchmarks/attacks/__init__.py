@@ -1,1 +1,1 @@
-"""What hostile members of a fleet cost in accuracy, by the rule that combines updates."""
+"""Measures how much accuracy hostile members cost, per aggregation rule."""

@@ -1,8 +1,8 @@
-"""`sparsyedge bench attacks`: how good the model is that a fleet with hostile members ends with, rule by rule.
+"""`sparsyedge bench attacks`: final accuracy of a fleet with hostile members, per aggregation rule.
 
-A run is a simulation with real agents, frames and coordinator. A seed decides initial weights, shares and batch
-orders, so that runs of one seed differ in the attack and the rule alone. Each result is a file of its own; what is
-there already is not run again, and a run that was cut short goes on.
+Each run is a simulation with real agents, frames and coordinator. The seed determines initial weights, shares and batch
+orders, so runs with one seed differ only in attack and rule. Each result has its own file; finished runs are not
+repeated, and interrupted runs resume.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def main(argv: list[str]) -> int:
     )
     console = Console(stderr=arguments.json)
     if settings.hostile >= settings.devices:
-        raise ConfigError(f"--hostile {settings.hostile} of --devices {settings.devices}: one at least must be honest")
+        raise ConfigError(f"--hostile {settings.hostile} of --devices {settings.devices}: one must stay honest")
     results = []
-    # Seed by seed, so that what is there when it is cut short has all rules and attacks.
+    # Seed by seed: an interrupted benchmark then has every rule and attack for the seeds it finished.
     for seed in range(1, arguments.seeds + 1):
         for attack in arguments.attacks:
             for rule in arguments.rules:
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 
 def _result(settings: Settings, rule: str, attack: str, seed: int, arguments: argparse.Namespace) -> Result:
-    """The result on disk, or that of a run made now."""
+    """The result on disk, or the result of a new run."""
     path: Path = arguments.out / f"{rule}-{attack}-{seed}.json"
     if path.is_file():
         return _read(path, settings)
@@ -120,7 +120,7 @@ def _run_config(settings: Settings, rule: str, attack: str, seed: int, work: Pat
         ),
         seed=seed,
         eval_every=settings.rounds,
-        # A simulation without the table believes all that devices send.
+        # Without the table, a simulation trusts everything that devices send.
         aggregation=None if rule == UNGUARDED else read_section({"rule": rule}, AggregationConfig),
         simulation=SimulationConfig(
             devices=settings.devices,

@@ -1,4 +1,4 @@
-"""What one run of `sparsyedge bench attacks` left."""
+"""The result of one run of `sparsyedge bench attacks`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["NO_ATTACK", "UNGUARDED", "Result", "Settings"]
 
 NO_ATTACK = "none"
 UNGUARDED = "unguarded"
-"""No rule: the plain mean by whatever devices claim, as in simulations."""
+"""No rule: the plain mean, weighted by the samples that devices claim, as in simulations."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs share; results of other settings are never mixed with these."""
+    """Settings that all runs share; results with other settings are refused."""
 
     devices: int
     hostile: int
@@ -29,7 +29,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     settings: Settings
     test_accuracy: float
-    """Of the last round."""
+    """In the last round."""
     global_sparsity: float
     refused: int
     model_id: str

@@ -16,7 +16,7 @@ __all__ = ["print_table", "summary_of"]
 
 
 def summary_of(results: Sequence[Result]) -> dict[str, Any]:
-    """Per rule and attack the accuracies over the seeds, in percent."""
+    """The accuracies over the seeds in percent, per rule and attack."""
     cells = _cells(results)
     return {
         "rules": {
@@ -31,11 +31,11 @@ def summary_of(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def print_table(console: Console, results: Sequence[Result]) -> None:
-    """Means over the seeds; the last columns are what is lost without an attack and under the worst one."""
+    """Means over the seeds; the last columns are the points lost without an attack and under the worst one."""
     attacks = list(dict.fromkeys(result.attack for result in results))
     rules = list(dict.fromkeys(result.rule for result in results))
     cells = _cells(results)
-    # One fixed row: the best of several rules would be the luckiest one.
+    # Always compare with the same row: the best of several rules would just be the luckiest.
     start = next(
         (statistics.mean(cells[rule, NO_ATTACK]) for rule in (UNGUARDED, *rules) if (rule, NO_ATTACK) in cells), None
     )

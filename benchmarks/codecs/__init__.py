@@ -1,1 +1,1 @@
-"""`sparsyedge bench codecs`: what each codec costs in accuracy."""
+"""`sparsyedge bench codecs`: how much accuracy each codec costs."""

@@ -1,8 +1,8 @@
-"""`sparsyedge bench codecs`: what each codec costs in accuracy, on federated runs paired over seeds.
+"""`sparsyedge bench codecs`: how much accuracy each codec costs, on federated runs paired over seeds.
 
-A run is a simulation: the real agents, trainer, frames, aggregation and global model, without a broker. A seed decides
-initial weights, cohorts and batch orders, so that runs of one seed differ in their codec alone. Each result is a file
-of its own; what is there already is not run again, and a run that was cut short goes on.
+Each run is a simulation with real agents, trainer, frames, aggregation and global model, but no broker. The seed
+determines initial weights, cohorts and batch orders, so runs with one seed differ only in their codec. Each result has
+its own file; finished runs are not repeated, and interrupted runs resume.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WORSE = "worse"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs share; results of other settings are never mixed with these."""
+    """Settings that all runs share; results with other settings are refused."""
 
     dataset: str
     devices: int
@@ -72,7 +72,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     nonzeros_down: int
     nonzeros_up: int
     dense_bytes: int
-    """What as many dense models would have taken each way."""
+    """The bytes of as many dense models, each way."""
     model_id: str
     machine: dict[str, Any]
 
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
 
 
 def _result(settings: Settings, codec: Codec, seed: int, arguments: argparse.Namespace) -> Result:
-    """The result on disk, or that of a run made now."""
+    """The result on disk, or the result of a new run."""
     path: Path = arguments.out / f"{codec}-{seed}.json"
     if path.is_file():
         try:
@@ -169,14 +169,14 @@ def _summarize(settings: Settings, codec: Codec, seed: int, summary: RunSummary)
 
 
 def verdict(points: Interval) -> str:
-    """What an interval of differences to lossless, in points of accuracy, says about a codec."""
+    """The verdict on a codec, from the interval of its accuracy minus lossless, in points."""
     if points.low >= -ALLOWED_POINTS:
         return WITHIN
     return EQUAL if points.has_zero else WORSE
 
 
 def default_codec(results: Sequence[Result]) -> Codec:
-    """The codec that sends the fewest bytes among those that cost no accuracy that could be told."""
+    """The codec with the fewest bytes among those without a measurable loss of accuracy."""
     passed = [codec for codec in CODECS if codec == LOSSLESS or verdict(_points(results, codec)) != WORSE]
     return min(passed, key=lambda codec: sum(r.bytes_down + r.bytes_up for r in results if r.codec == codec))
 
@@ -213,7 +213,7 @@ def _document(settings: Settings, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _ratio(runs: Sequence[Result], way: Literal["down", "up"]) -> float:
-    """Dense bytes over those that travelled one way."""
+    """Dense bytes divided by bytes sent, one way."""
     sent = sum(run.bytes_down if way == "down" else run.bytes_up for run in runs)
     return sum(run.dense_bytes for run in runs) / sent
 

@@ -1,1 +1,1 @@
-"""What several benchmarks share: the machine they ran on, paired intervals, progress on a terminal."""
+"""Shared by several benchmarks: facts about the machine, paired intervals, progress on a terminal."""

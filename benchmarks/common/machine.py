@@ -1,4 +1,4 @@
-"""What a figure was measured on: without it the figure means nothing elsewhere."""
+"""Describes the machine a figure was measured on; without that, the figure means nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["cap_peers", "disturbance", "instruction_set", "machine"]
 
 PACKAGES = ("numpy", "onnxruntime-training", "onnxruntime", "torch", "sparseprop")
 FORCE_ISA = "SPARSYEDGE_FORCE_ISA"
-# What the op library asks of a CPU for each of its x86 kernel tables, the fastest first.
+# The CPU flags that each x86 kernel table of the op library needs, fastest first.
 X86_FLAGS = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
     "avx2": {"avx2", "fma"},
 }
-# How torch (its own kernels, oneDNN, MKL) is held to an instruction set. onnxruntime has no such setting.
+# Settings that limit torch (its own kernels, oneDNN, MKL) to an instruction set. onnxruntime has no such setting.
 TORCH_CAPS = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
 }
 
 
 def machine() -> dict[str, Any]:
-    """The CPU, its cores, the commit of the code and the versions of the libraries that compete."""
+    """The CPU, its cores, our commit and the versions of the competing libraries."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 
 def instruction_set() -> str:
-    """The kernels that the op library uses here: the fastest that the CPU has, or the one that is forced."""
+    """The kernels that the op library uses here: the forced ones, or the fastest that the CPU supports."""
     forced = os.environ.get(FORCE_ISA)
     if forced:
         return forced
@@ -48,19 +48,19 @@ def instruction_set() -> str:
 
 
 def cap_peers() -> str | None:
-    """Hold torch, before it is imported, to the instruction set that our ops are forced to; says whom that reaches."""
+    """Limit torch, before its import, to the instruction set forced on our ops; returns a note on who is limited."""
     forced = os.environ.get(FORCE_ISA)
     if not forced:
         return None
     caps = TORCH_CAPS.get(forced)
     if caps is None:
-        return f"{FORCE_ISA}={forced} holds our ops only: torch knows no such limit"
+        return f"{FORCE_ISA}={forced} limits our ops only: torch has no such setting"
     os.environ.update(caps)
-    return f"{FORCE_ISA}={forced} holds our ops and torch; stock onnxruntime ops and sparseprop stay as they are"
+    return f"{FORCE_ISA}={forced} limits our ops and torch, but not stock onnxruntime ops and sparseprop"
 
 
 def disturbance(threads: int) -> str | None:
-    """A warning where the last minute's load was clearly more than the benchmark's own, None on a quiet machine."""
+    """A warning if the last minute's load clearly exceeded the benchmark's own; None on a quiet machine."""
     load = os.getloadavg()[0]
     if load <= threads + 0.5:
         return None
@@ -83,7 +83,7 @@ def _cpuinfo() -> list[tuple[str, str]]:
 
 
 def _commit() -> str | None:
-    """The commit that this file belongs to, marked when there are changes; None in an installation from a wheel."""
+    """The commit of this checkout, marked if there are local changes; None in an installation from a wheel."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Checks that the command lines of the benchmarks share."""
+"""Argument checks shared by the benchmarks' command lines."""
 
 from __future__ import annotations
 

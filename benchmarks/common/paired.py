@@ -1,4 +1,4 @@
-"""Means over runs and their intervals; runs that differ in one thing and share their seeds are compared in pairs."""
+"""Means over runs with intervals; runs that share seeds and differ in one thing are compared in pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and where the true one lies, by Student's t; without an end where there are fewer than two values."""
+    """A mean with its Student's t interval, which is unbounded for fewer than two values."""
 
     mean: float
     low: float
@@ -32,8 +32,8 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of values, at least one, with a 95 % interval."""
-    # Imported on use: scipy takes a while to load.
+    """The mean of one or more values, with a 95 % interval."""
+    # Imported here because scipy is slow to load.
     from scipy import stats
 
     sample = np.asarray(values, dtype=np.float64)
@@ -45,5 +45,5 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """The mean of ours minus theirs, pair by pair, with a 95 % interval; there must be at least one pair."""
+    """The mean of ours minus theirs over one or more pairs, with a 95 % interval."""
     return mean_interval([one - other for one, other in zip(ours, theirs, strict=True)])

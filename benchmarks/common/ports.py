@@ -1,4 +1,4 @@
-"""Ports for brokers that a command starts on this machine."""
+"""Finds ports for brokers that a command starts on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on at this moment."""
+    """A TCP port on loopback that is free right now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["ALPHA", "PRESETS", "Preset"]
 
 ALPHA = 1.0
-"""How unevenly classes are dealt out to devices."""
+"""How unevenly devices get the classes; smaller is more uneven."""
 
 
 @dataclass(frozen=True)

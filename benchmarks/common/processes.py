@@ -1,4 +1,4 @@
-"""What every command that starts processes does about them: stop them in order, and notice when one dies."""
+"""For commands that start processes: stop them in order, and notice when one dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WATCH_S = 0.5
 
 
 def stop(process: subprocess.Popen[bytes], *, limit_s: float) -> None:
-    """Ask the process to end, and kill it where it has not after `limit_s`."""
+    """Ask the process to end; kill it if it is still there after `limit_s`."""
     process.terminate()
     try:
         process.wait(limit_s)
@@ -24,7 +24,7 @@ def stop(process: subprocess.Popen[bytes], *, limit_s: float) -> None:
 
 @contextmanager
 def watched(has_died: Callable[[], object], on_death: Callable[[], None]) -> Iterator[None]:
-    """Call `on_death` once, from a thread of its own, when `has_died` says so while the block lasts."""
+    """During the block, call `on_death` once, from a separate thread, when `has_died` returns true."""
     over = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""A run on the terminal while it happens: one line per closed round, a bar inside the open one."""
+"""Shows a run on the terminal: one line per closed round, a bar for the open one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LiveProgress"]
 
 
 class LiveProgress:
-    """An observer of a run that draws; where the output is no terminal, only the lines are printed."""
+    """Observes a run and draws it; prints only the lines if the output is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -33,10 +33,10 @@ class LiveProgress:
         self._bar: TaskID | None = None
         self._rounds = 0
         self._first: tuple[int, float] | None = None
-        """The first round that was opened here, and when: what rounds take is counted from there."""
+        """The first round opened here, and when; the estimate of the remaining time starts there."""
 
     def __enter__(self) -> Self:
-        # Where there is no terminal the bar would be one empty line at the end.
+        # Without a terminal, the bar would leave an empty line at the end.
         if self._console.is_interactive:
             self._progress.start()
         return self
@@ -87,7 +87,7 @@ class LiveProgress:
             )
 
     def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
-        """The bar shows how many are missing."""
+        """Nothing to print: the bar shows how many updates are missing."""
 
     def round_closed(self, record: RoundRecord) -> None:
         dense = record.dense_bytes * record.updates
@@ -106,7 +106,7 @@ class LiveProgress:
             self._console.print(f"run {state}: {reason}", style="red", markup=False)
 
     def _time_left(self, closed_round: int) -> str:
-        """How long the other rounds will take, if they go on as the rounds so far."""
+        """How long the remaining rounds will take at the pace so far."""
         if self._first is None or closed_round >= self._rounds:
             return ""
         first_round, started_s = self._first
@@ -120,7 +120,7 @@ class LiveProgress:
         self._progress.update(self._bar, description=description, completed=completed, total=total)
 
     def _restart(self) -> None:
-        """Take the bar away, so that the next one starts its own clock."""
+        """Remove the bar; the next one starts its own clock."""
         if self._bar is not None:
             self._progress.remove_task(self._bar)
             self._bar = None

@@ -1,4 +1,4 @@
-"""What a finished run shows: a table per round, a table per device, or one JSON document."""
+"""Prints a finished run: a table of rounds, a table of devices, or one JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_json", "print_rounds", "print_summary"]
 
 
 def print_summary(console: Console, summary: RunSummary) -> None:
-    """Both tables, and where the results are."""
+    """Print both tables and the place of the results."""
     console.print()
     console.print(round_table(summary.rounds))
     console.print(device_table(summary.devices))
@@ -25,7 +25,7 @@ def print_summary(console: Console, summary: RunSummary) -> None:
 
 
 def print_rounds(console: Console, summary: RunSummary) -> None:
-    """The rounds alone, for runs of many devices, and where the results are."""
+    """Print only the rounds, for runs of many devices, and the place of the results."""
     console.print()
     console.print(round_table(summary.rounds))
     _print_places(console, summary)

@@ -1,4 +1,4 @@
-"""An MQTT broker as a process of its own, so that a demo needs nothing but pip; anything real uses Mosquitto."""
+"""An MQTT broker in its own process, which lets the demo run with pip alone; real fleets use Mosquitto."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ POLL_S = 0.05
 
 
 class LocalBroker:
-    """An amqtt broker on a loopback port that lives as long as the `with` block, or from `start` to `stop`.
+    """An amqtt broker on a loopback port; it runs during the `with` block, or from `start` to `stop`.
 
-    It forgets everything when it stops. It ends by itself when the process that started it dies.
+    It forgets everything when it stops, and ends when its parent process dies.
     """
 
     def __init__(self, port: int | None = None) -> None:
@@ -49,7 +49,7 @@ class LocalBroker:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Ctrl-C reaches the demo alone, which then ends its parts in order.
+            # Only the demo gets Ctrl-C; it then stops its parts in order.
             start_new_session=True,
         )
         try:
@@ -59,11 +59,11 @@ class LocalBroker:
             raise
 
     def stop(self) -> None:
-        """End the process; it does nothing for a broker that is not running."""
+        """End the process; does nothing if the broker is not running."""
         process, self._process = self._process, None
         if process is None:
             return
-        # It keeps nothing, so there is nothing to lose: amqtt's own shutdown may wait for its clients' keepalive.
+        # Kill it: it stores nothing, and amqtt's own shutdown may wait for its clients' keepalive.
         process.kill()
         process.communicate(timeout=STOP_LIMIT_S)
 
@@ -84,10 +84,10 @@ class LocalBroker:
 
 
 async def _serve(port: int) -> None:
-    """Serve until standard input ends, which it does at the latest when the parent process dies."""
+    """Serve until standard input ends, at the latest when the parent process dies."""
     from amqtt.broker import Broker
 
-    # It takes each refused MQTT 5 connect for an error, even an unhandled one; our link expects it and falls back.
+    # amqtt logs each refused MQTT 5 connect as an error, even an unhandled one. Our link expects it and falls back.
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     broker = Broker(_config(port))
     await broker.start()

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace, run_dir: Path, console: Console, observer: Observer) -> RunSummary:
-    """Export, start everything, and see the run through; nothing that was started is left behind."""
+    """Export, start everything, and finish the run; leaves no process behind."""
     spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS[arguments.dataset].form)
     method = make_method("sparsyfed", sparsity=SPARSITY, beta=BETA)
     console.print(f"exporting ResNet-18 width {spec.width} and comparing it with torch ...")
@@ -83,7 +83,7 @@ def _run_config(arguments: argparse.Namespace, broker: BrokerConfig, run_dir: Pa
         epochs=arguments.epochs or preset.epochs,
         cohort_size=arguments.devices,
         learning_rate=LearningRateConfig(start=start, end=min(start, preset.last_learning_rate)),
-        # A slow machine is not a fault: a device that dies is noticed by its process, not by this.
+        # Generous, because a slow machine is not a fault; we notice a dead device by its process.
         deadline_s=3600.0,
         seed=arguments.seed,
         broker=broker,
@@ -98,11 +98,11 @@ def _device_configs(arguments: argparse.Namespace, broker: BrokerConfig, run_dir
             work_dir=str((run_dir / "devices" / f"device-{index}").resolve()),
             broker=broker,
             threads=1,
-            # Several devices share this machine: a sensor would charge each of them with all the others' work.
+            # Several devices share this machine: a sensor would charge each device for the others' work.
             meter="cpu-model",
             data=DataConfig(
                 dataset=arguments.dataset,
-                # Its config is read in another folder than this one.
+                # Absolute, because the device reads its config in another folder.
                 data_dir=None if arguments.data_dir is None else str(Path(arguments.data_dir).expanduser().absolute()),
                 partition=PartitionConfig(devices=arguments.devices, index=index, alpha=ALPHA),
             ),
@@ -125,9 +125,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--learning-rate", type=positive_number, help="in the first round (default: the data set's preset)"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the same seed ends in the same model (default: %(default)s)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same model (default: %(default)s)")
     parser.add_argument("--run-dir", type=Path, help="where everything is kept (default: runs/demo-DATE-TIME)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

@@ -36,7 +36,7 @@ class DeviceProcess:
 
 
 class Fleet:
-    """Devices that live as long as the `with` block; none is left behind."""
+    """Devices that run during the `with` block; leaves none behind."""
 
     def __init__(self, configs: list[DeviceConfig], directory: Path) -> None:
         self._configs = configs
@@ -51,13 +51,13 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A finished run ends the devices by itself; what still runs is asked to, then made to.
+        # Devices end by themselves when the run finishes; the rest we ask to stop, then kill.
         limit_s = STOP_LIMIT_S if error is None else 0.0
         for device in self.devices:
             _end(device.process, patience_s=limit_s)
 
     def check(self) -> None:
-        """Raise RunError when a device has died, with the end of its log."""
+        """Raise RunError, with the end of the log, if a device has died."""
         for device in self._dead():
             tail = "\n".join(device.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
             raise RunError(
@@ -66,7 +66,7 @@ class Fleet:
 
     @contextmanager
     def watched(self, on_death: Callable[[], None]) -> Iterator[None]:
-        """Call `on_death` once, from a thread of its own, when a device dies while the block lasts."""
+        """During the block, call `on_death` once, from a separate thread, when a device dies."""
         with watched(self._dead, on_death):
             yield
 
@@ -79,7 +79,7 @@ def _start(config: DeviceConfig, directory: Path) -> DeviceProcess:
     path = directory / "device.toml"
     write_atomically(path, tomli_w.dumps(_as_toml(config)).encode())
     log = directory / "device.log"
-    # One thread per device: numpy's own threads would fight with the other devices over the cores.
+    # One thread per device: numpy's own threads would compete with the other devices for the cores.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -88,14 +88,14 @@ def _start(config: DeviceConfig, directory: Path) -> DeviceProcess:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            # Ctrl-C reaches this process alone, which then ends the devices in order.
+            # Only this process gets Ctrl-C; it then stops the devices in order.
             start_new_session=True,
         )
     return DeviceProcess(config.id, log, process)
 
 
 def _as_toml(config: DeviceConfig) -> dict[str, Any]:
-    """The config as a TOML document: TOML has no null, an absent key says the same."""
+    """The config as TOML; leaves out None, since TOML has no null."""
 
     def clean(table: dict[str, Any]) -> dict[str, Any]:
         return {

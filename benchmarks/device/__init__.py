@@ -1,1 +1,1 @@
-"""`sparsyedge bench device`: what training costs this board, dense and sparse."""
+"""`sparsyedge bench device`: the cost of training on this board, dense and sparse."""

@@ -1,4 +1,4 @@
-"""Which board this is, and whether it has been slowed down: by its own firmware and by the kernel's files."""
+"""Identifies the board and detects throttling, from its firmware and the kernel's files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THROTTLED_BITS = 0xF000F
 
 
 def fingerprint(*, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> dict[str, Any]:
-    """What makes two results comparable, or not."""
+    """Facts that decide whether two results are comparable."""
     return {
         "board": _text(root / "firmware/devicetree/base/model")
         or _text(root / "class/dmi/id/product_name")
@@ -38,7 +38,7 @@ def fingerprint(*, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> dic
 
 
 def read_throttling(*, root: Path = Path("/sys")) -> bool | None:
-    """Whether the processor has been slowed down for heat or voltage since the board started; None where unknown."""
+    """Whether heat or low voltage has throttled the processor since the board started; None if unknown."""
     command = shutil.which("vcgencmd")
     if command is not None:
         try:

@@ -31,18 +31,18 @@ from sparsyedge.edge.storage import write_atomically
 
 __all__ = ["main", "make_parser"]
 
-# There and back: what heats up or slows down over time falls on both models alike.
+# There and back: heat and slowdown over time then affect both models equally.
 ORDER = ("dense", "sparse", "sparse", "dense")
 BETA = 1.25
 SEED = 0
 START_LIMIT_S = 600.0
-"""What a small board may take to load a model, beyond the time that it trains."""
+"""How long a small board may take to load a model, on top of training."""
 
 
 def main(argv: list[str]) -> int:
-    """Measure this board, keep JSON, HTML and PNG, and print a table or, with --json, the document."""
+    """Measure this board, save JSON, HTML and PNG, and print a table or, with --json, the document."""
     arguments = make_parser().parse_args(argv)
-    # A meter that is not there is told now, and not after a model has been exported.
+    # Fail on a missing meter now rather than after the export.
     open_meter(arguments.meter).stop()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
         result = _measure(arguments, Path(folder))
@@ -105,7 +105,7 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> DeviceResult:
 
 def _turn(task: Task) -> Turn:
     command = [sys.executable, "-m", "sparsyedge.benchmarks.device.measurement", msgspec.json.encode(task).decode()]
-    # numpy's own threads would be counted with ours.
+    # Otherwise numpy's threads would count as ours.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     limit_s = task.seconds + task.idle_s + START_LIMIT_S
     done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)
@@ -124,7 +124,7 @@ def _artifacts(arguments: argparse.Namespace, folder: Path) -> Artifacts:
         from sparsyedge.export.models import ModelSpec
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"this board cannot export a model, it has no {error.name}; run `sparsyedge export --dataset cifar10 --out "
+            f"this board cannot export a model without {error.name}; run `sparsyedge export --dataset cifar10 --out "
             f"DIR` elsewhere, copy DIR here and add `--artifacts DIR`"
         ) from error
     spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["cifar10"].form)

@@ -1,4 +1,4 @@
-"""`sparsyedge bench compare RESULT.json...`: boards beside each other."""
+"""`sparsyedge bench compare RESULT.json...`: several boards side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["main", "make_parser"]
 
 
 def main(argv: list[str]) -> int:
-    """Put results of several boards beside each other."""
+    """Show the results of several boards side by side."""
     arguments = make_parser().parse_args(argv)
     results = [read_result(path) for path in arguments.results]
     if arguments.out is not None:
@@ -29,8 +29,8 @@ def main(argv: list[str]) -> int:
 def make_parser() -> Parser:
     """The options of `sparsyedge bench compare`."""
     parser = Parser(
-        prog="sparsyedge bench compare", description="Put results of `sparsyedge bench device` beside each other."
+        prog="sparsyedge bench compare", description="Show results of `sparsyedge bench device` side by side."
     )
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json", help="what `bench device --out` kept")
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json", help="from `bench device --out`")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write compare.html and compare.png there")
     return parser

@@ -1,6 +1,6 @@
-"""One turn of `bench device`, as a process of its own: trains one model for a while and prints what it took as JSON.
+"""One turn of `bench device` in its own process: trains one model for a while and prints the cost as JSON.
 
-A process of its own, since the peak of a process' memory is the peak of everything that it has ever done.
+Each turn needs its own process because peak memory counts everything a process has ever done.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["Task", "Turn", "main"]
 
 WARM_UP = 2
 LOOK_S = 1.0
-"""How often the thermometer is read between steps."""
+"""Seconds between two readings of the thermometer."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn does; `workload` is a file of `Workload.save`."""
+    """The task of one turn; `workload` is a file from `Workload.save`."""
 
     artifacts: str
     workload: str
@@ -44,7 +44,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn came to; joules are None where nothing measures them."""
+    """The result of one turn; joules are None without a meter."""
 
     graph: str
     step_s: list[float]
@@ -60,11 +60,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     energy_hz: float
     idle_w: float | None
     meter_overhead: float
-    """The share of one core that reading the sensor took."""
+    """The share of one core spent reading the sensor."""
 
 
 def run(task: Task) -> Turn:
-    """Train until the time is up, then prune and encode once, each phase with its cost."""
+    """Train until the time is up, then prune and encode once; measures each phase."""
     meter = open_meter(task.meter)
     try:
         idle_w = measure_idle(meter, task.idle_s)
@@ -118,7 +118,7 @@ def _look(celsius: list[float]) -> None:
 
 
 def _finish(recorder: PhaseRecorder, session: Session, workload: Workload) -> int:
-    """Prune and encode as a device does at the end of a round; a dense model travels whole."""
+    """Prune and encode as a device does at the end of a round; a dense model is sent whole."""
     manifest = workload.artifacts.manifest
     state = session.state()
     sparsity = global_sparsity(workload.state, manifest.prunable)
@@ -133,7 +133,7 @@ def _finish(recorder: PhaseRecorder, session: Session, workload: Workload) -> in
 
 
 def main(argv: list[str]) -> int:
-    """Run the task that comes as JSON on the command line."""
+    """Run the task given as JSON on the command line."""
     logs.set_up()
     try:
         turn = run(msgspec.json.decode(argv[0], type=Task))

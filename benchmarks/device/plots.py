@@ -13,13 +13,13 @@ from sparsyedge.benchmarks.device.tables import comparison, energy_line, summary
 
 __all__ = ["draw", "page"]
 
-COLOURS = {"dense": "#D55E00", "sparse": "#0072B2"}  # of Okabe and Ito: told apart by colour-blind readers
+COLOURS = {"dense": "#D55E00", "sparse": "#0072B2"}  # Okabe and Ito: colour-blind readers can tell them apart
 HATCHES = {"dense": "//", "sparse": ""}
 STYLE = "body{font-family:sans-serif;max-width:60em;margin:2em auto}img{max-width:100%}pre{overflow-x:auto}"
 
 
 def draw(results: Sequence[DeviceResult]) -> bytes | None:
-    """A PNG with a panel per figure; None where matplotlib is not installed, as on a board."""
+    """A PNG with a panel per figure; None without matplotlib, as on a board."""
     try:
         from matplotlib.figure import Figure
 
@@ -45,7 +45,7 @@ def draw(results: Sequence[DeviceResult]) -> bytes | None:
 
 
 def page(results: Sequence[DeviceResult], picture: bytes | None) -> str:
-    """One HTML file that needs no other."""
+    """One self-contained HTML file."""
     title = "sparsyedge bench device: " + ", ".join(result.name for result in results)
     table = summary(results[0]) if len(results) == 1 else comparison(results)
     image = ""

@@ -1,4 +1,4 @@
-"""What `bench device` found, as one JSON document, and the figures that are worked out of it."""
+"""The result of `bench device` as one JSON document, and the figures derived from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = "sparsyedge-bench-device-1"
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of the two models cost; everything about energy is None where nothing measures it."""
+    """The cost of one of the two models; energy is None without a meter."""
 
     graph: str
     sparsity: float
@@ -60,13 +60,13 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """A short name of the board for tables and plots."""
+        """A short name for the board, for tables and plots."""
         board = str(self.machine["board"])
         return str(self.machine["cpu"]) if board == "unknown" else board
 
 
 def summarise(turns: list[Turn], *, sparsity: float, round_samples: int) -> Model:
-    """The figures of one model out of its turns."""
+    """The figures of one model, computed from its turns."""
     step_s = sorted(second for turn in turns for second in turn.step_s)
     deciles = statistics.quantiles(step_s, n=10) if len(step_s) > 1 else [step_s[0]] * 9
     samples = sum(turn.samples for turn in turns)
@@ -103,7 +103,7 @@ def summarise(turns: list[Turn], *, sparsity: float, round_samples: int) -> Mode
 
 
 def read_result(path: Path) -> DeviceResult:
-    """The JSON of an earlier run; raises ConfigError where it is something else."""
+    """Read the JSON of an earlier run; raises ConfigError for any other file."""
     try:
         result = msgspec.json.decode(path.read_bytes(), type=DeviceResult)
     except OSError as error:
@@ -111,7 +111,7 @@ def read_result(path: Path) -> DeviceResult:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a result of `sparsyedge bench device`: {error}") from error
     if result.format != FORMAT:
-        raise ConfigError(f"{path} has format {result.format!r}, read is {FORMAT!r}; measure that board again")
+        raise ConfigError(f"{path} has format {result.format!r}, allowed is {FORMAT!r}; measure that board again")
     return result
 
 

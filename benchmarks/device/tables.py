@@ -1,4 +1,4 @@
-"""The figures of one board or of several beside each other, as text; joules never without their kind."""
+"""The figures of one or several boards as text; joules always come with their kind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _rows(kind: str) -> list[Row]:
 
 
 def energy_line(result: DeviceResult) -> str:
-    """Where the joules of a result come from."""
+    """A line that says where the joules come from."""
     if result.energy_kind == "none":
         return "no joules: this board has no power sensor; wire an INA219, or ask for `--meter cpu-model`"
     text = meter_text(result.energy_source, result.energy_kind, hz=result.energy_hz, idle_w=result.idle_w)
@@ -99,7 +99,7 @@ def _ratio(label: str, dense: Model, sparse: Model) -> str:
 
 
 def _differences(results: Sequence[DeviceResult]) -> list[str]:
-    """Settings that make boards not comparable."""
+    """Warnings about settings that make boards incomparable."""
     names = {name for result in results for name in result.settings}
     lines = []
     for name in sorted(names):

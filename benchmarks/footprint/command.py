@@ -1,7 +1,7 @@
-"""`sparsyedge bench footprint`: what a device's install takes on disk, at import and while it trains.
+"""`sparsyedge bench footprint`: the size of a device's install on disk, at import and in training.
 
-Measured in the interpreter of an environment without torch and onnxruntime-training, in a process of its own for every
-row. Sizes are those of the installed packages of that environment that a device needs.
+It measures an environment without torch and onnxruntime-training, with a separate process for every row. Sizes count
+the packages of that environment that a device needs.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _needed() -> list[str]:
 
 
 def _site(site: Path) -> str:
-    """The package as a wheel lays it out."""
+    """Copy the package into `site`, laid out as a wheel installs it; returns the path."""
     import shutil
     from importlib import metadata
 
@@ -120,7 +120,7 @@ def _site(site: Path) -> str:
 
 
 def _export(width: int, folder: Path) -> tuple[str, dict[str, str]]:
-    """Artifacts, and the models of round 1 and of a later round as frames, as a device gets them."""
+    """Artifacts, and frames with the models of round 1 and a later round, as a device gets them."""
     from sparsyedge.edge.model.checkpoint import read_initial_state
     from sparsyedge.edge.model.methods import make_method
     from sparsyedge.edge.model.prune import prune_global
@@ -183,7 +183,7 @@ def make_parser() -> Parser:
     )
     add = parser.add_argument
     add("--python", type=Path, default=Path(sys.executable), help="the device's interpreter (default: this one)")
-    add("--wheel", type=Path, help="our wheel, whose size is then shown")
+    add("--wheel", type=Path, help="also show the size of this wheel of ours")
     add("--width", type=positive, default=64, help="channels of the first stage (default: %(default)s)")
     add("--json", action="store_true", help="print one JSON document on stdout")
     return parser

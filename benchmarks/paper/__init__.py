@@ -1,1 +1,1 @@
-"""The experiments of the paper, one entry per table or figure, on the runtime that devices use."""
+"""The paper's experiments on the devices' runtime, one entry per table or figure."""

@@ -1,4 +1,4 @@
-"""`sparsyedge bench paper TABLE`: run an experiment of the paper, or go on with it, and print it beside the paper's."""
+"""`sparsyedge bench paper TABLE`: runs or resumes an experiment and prints our figures next to the paper's."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def _scale(arguments: argparse.Namespace) -> Scale:
-    """The scale with what the user changed of it, but for the rounds: rows have numbers of their own."""
+    """The scale with the user's changes, except the rounds: rows may set their own number."""
     scale = SCALES[arguments.scale]
     changes: dict[str, Any] = {}
     if arguments.width is not None:
@@ -66,7 +66,7 @@ def _scale(arguments: argparse.Namespace) -> Scale:
 
 
 def _runner(arguments: argparse.Namespace, console: Console) -> Run:
-    """What makes a result of a setting, with the progress that the user wants to see."""
+    """The function that turns a setting into a result, with the progress that the user asked for."""
 
     def run(setting: Setting) -> dict[str, Any]:
         if arguments.json:
@@ -91,8 +91,8 @@ def make_parser() -> Parser:
     tables = "\n".join(f"  {name:<18} {experiment.title}" for name, experiment in EXPERIMENTS.items())
     parser = Parser(
         prog="sparsyedge bench paper",
-        description="Run the experiment of one table or figure of the paper, or go on with it where it was cut short, "
-        f"and print ours beside the paper's figures.\n\n{tables}",
+        description="Run the experiment behind one table or figure of the paper, or resume it after an interruption, "
+        f"and print our figures next to the paper's.\n\n{tables}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("table", choices=list(EXPERIMENTS), metavar="TABLE")

@@ -1,6 +1,6 @@
-"""The tables and figures of the paper as data: which runs they need, and what they show of them.
+"""The paper's tables and figures as data: the runs they need and the columns they show.
 
-Where the paper gives a figure that we could check, the row quotes it; an empty cell means that we know of none.
+A row quotes the paper's figure if we could check it; an empty cell means that we know of none.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Row:
     alpha: float = 0.1
     devices: int = 100
     model: str | None = None
-    """Another one than the scale's, and than the user's."""
+    """Overrides the scale's and the user's choice."""
     width: int | None = None
-    """The same of the width."""
+    """Overrides the width in the same way."""
     rounds: int | None = None
-    """Another number than the scale's; at full scale only, and where the user names none."""
+    """Overrides the scale's number, at full scale only; the user's number wins."""
     paper: dict[str, str] = field(default_factory=dict)
     """The paper's figures, by column."""
 
     def settings(
         self, scale: Scale, seeds: tuple[int, ...], *, full: bool, rounds: int | None = None
     ) -> Iterator[Setting]:
-        """The runs of the row; the user's number of rounds, if any, wins over the row's and the scale's."""
+        """The row's runs; the user's number of rounds wins over the row's and the scale's."""
         if rounds is None:
             rounds = self.rounds if full and self.rounds is not None else scale.rounds[self.dataset]
         for seed in seeds:
@@ -61,12 +61,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One table or figure: its rows at either scale, and the figures of results.py that it shows."""
+    """One table or figure: its rows at either scale, and the columns it shows from results.py."""
 
     title: str
     columns: tuple[str, ...]
     rows: Callable[[bool], tuple[Row, ...]]
-    """Given whether the scale is full."""
+    """The rows; the argument says whether the scale is full."""
     note: str = ""
 
 
@@ -97,7 +97,7 @@ def _grid(full: bool) -> tuple[Row, ...]:
                     )
     if not full:
         rows += _wider(0.99)
-        # One run that shows sound, on few devices: a subset of the clips is all that may be there.
+        # A single run on sound, with few devices: the machine may have only a subset of the clips.
         method = _tuned("sparsyfed", 0.95, "speech_commands", full=full)
         sound: dict[str, Any] = {"dataset": "speech_commands", "alpha": 1.0, "devices": 10}
         rows.append(Row(label="speech_commands a=1 sparsyfed 0.95", method=method, **sound))
@@ -105,9 +105,9 @@ def _grid(full: bool) -> tuple[Row, ...]:
 
 
 def _wider(sparsity: float) -> list[Row]:
-    """ZeroFL where it trains with so few weights, and SparsyFed beside it.
+    """ZeroFL in a net wide enough for so few weights, with SparsyFed next to it.
 
-    It keeps as large a share of every layer, and in the narrow net that leaves no path from the image to a logit.
+    ZeroFL keeps the same share of every layer. In the narrow net that leaves no path from the image to a logit.
     """
     return [
         Row(label=f"width 16 {name} {sparsity:g}", method=_tuned(name, sparsity, full=False), width=16)
@@ -122,9 +122,9 @@ _PAPER_ACCURACY = {
 
 
 def _tuned(name: str, sparsity: float, dataset: str = "cifar10", *, full: bool) -> MethodConfig:
-    """A method of the paper's comparison: with its exponent for the data set, and at the small scale so that it trains.
+    """A method of the paper's comparison, with its exponent for the data set; adjusted at small scale to make it train.
 
-    ZeroFL's steps see another net than the one that is sent; evaluated as sent it stays at chance there.
+    ZeroFL's steps see a different net from the one it sends, which stays at chance level at that scale.
     """
     if name == "sparsyfed" and dataset == "speech_commands":
         return _method(name, sparsity, beta=1.15)
@@ -134,7 +134,7 @@ def _tuned(name: str, sparsity: float, dataset: str = "cifar10", *, full: bool) 
 
 
 def _each(names: Sequence[str], sparsities: Sequence[float] = (0.95,), **row: Any) -> tuple[Row, ...]:
-    """A row for every method at every sparsity, and one for `dense`, which has none."""
+    """A row for every method at every sparsity, and one for `dense`, which has no sparsity."""
     pruned = tuple(
         Row(label=f"{name} {sparsity:g}", method=_method(name, sparsity), **row)
         for sparsity in sparsities
@@ -153,7 +153,7 @@ def _communication(full: bool) -> tuple[Row, ...]:
 
 
 def _reparametrisations(full: bool) -> tuple[Row, ...]:
-    # Spectral weights are so small that the small scale's BatchNorm drowns them: they train in the usual one alone.
+    # The small scale's BatchNorm drowns spectral weights, which are tiny; they train only with the usual BatchNorm.
     usual = () if full else (("spectral", "spectral"), ("powerpropagation", "sparsyfed"))
     return (
         Row(label="powerpropagation", method=_method("sparsyfed", 0.95)),

@@ -1,4 +1,4 @@
-"""Run one setting, or read what an earlier run of it left: a small JSON document with the figures of every round."""
+"""Runs one setting, or reads the result of an earlier run: a small JSON document with figures for every round."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparsyedge.edge.storage import write_atomically
 __all__ = ["figures", "read_result", "run_config", "run_setting"]
 
 LATE_SHARE = 0.5
-"""Evaluations of the last half of the rounds make up `late_accuracy`: with few labels per device one says little."""
+"""`late_accuracy` averages the last half of the rounds: with few labels per device, one evaluation says little."""
 
 
 def run_setting(
@@ -39,7 +39,7 @@ def run_setting(
     workers: int | None = None,
     backend: Backend = "ort",
 ) -> dict[str, Any]:
-    """The result of a setting; read where it is there, and gone on with where an earlier attempt was cut short."""
+    """The result of a setting: read from disk, resumed after an interruption, or run from the start."""
     suffix = "" if backend == "ort" else f".{backend}"
     path = directory / f"{setting.key}{suffix}.json"
     if path.is_file():
@@ -64,19 +64,19 @@ def run_setting(
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A result from disk; raises DataError where the file is none."""
+    """Read a result from disk; raises DataError for any other file."""
     try:
         result = json.loads(path.read_text())
         result["figures"], result["setting"], result["rounds"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is no result of `bench paper` ({error!r}); remove it to run its setting again"
+            f"{path} is not a result of `bench paper` ({error!r}); remove it to run its setting again"
         ) from error
     return result  # type: ignore[no-any-return]
 
 
 def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> SimulatedRunConfig:
-    """The run of a setting, in a folder of its own; artifacts are shared between runs that start from the same ones."""
+    """The run of a setting in its own folder; runs that start from the same artifacts share them."""
     run_dir = directory / setting.key
     start = msgspec.json.encode((setting.dataset, setting.model, setting.method, setting.width, setting.seed))
     return SimulatedRunConfig(
@@ -96,7 +96,7 @@ def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> Si
         simulation=SimulationConfig(
             devices=setting.devices,
             alpha=setting.alpha,
-            # At small widths our own ops are twice as fast as the training API, even on all weights.
+            # At small widths our ops are twice as fast as the training API, even on dense weights.
             runtime="stock",
             export=ExportConfig(model=setting.model, width=setting.width, seed=setting.seed),
         ),
@@ -104,14 +104,14 @@ def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> Si
 
 
 def figures(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """What tables show of a run; None where nothing was measured."""
+    """The figures that tables show; None if not measured."""
     accuracies = [(row["round"], row["test_accuracy"]) for row in rounds if row.get("test_accuracy") is not None]
     late = [accuracy for number, accuracy in accuracies if number > (1 - LATE_SHARE) * len(rounds)]
     updates = sum(row["updates"] for row in rounds)
     values = sum(row["nonzeros_down"] + row["nonzeros_up"] for row in rounds)
     moved = sum(row["bytes_down"] + row["bytes_up"] for row in rounds)
     dense_bytes = rounds[0]["dense_bytes"]
-    # From round 2 on: the first one starts from dense weights, of which any mask is a part.
+    # From round 2 on: round 1 starts from dense weights, which contain any mask.
     later = rounds[1:]
     return {
         "accuracy": accuracies[-1][1] if accuracies else None,
@@ -136,14 +136,14 @@ def figures(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def _at_highest_target(last: Mapping[str, Any]) -> dict[str, float | None]:
-    """The last model's accuracy when it is pruned to the highest target, where groups have targets of their own."""
+    """The last model's accuracy after pruning to the highest target, for runs whose groups have their own targets."""
     targets = [name for name in last if name.startswith(LEVEL_PREFIX)]
     highest = max(targets, key=lambda name: float(name.removeprefix(LEVEL_PREFIX)), default=None)
     return {} if highest is None else {"accuracy_sparsest": last[highest]}
 
 
 def _round(record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
-    """What is kept of a round: figures of single layers and classes would make a result large."""
+    """The figures to keep of a round; those of single layers and classes would make the file large."""
     kept = {
         name: _number(value) for name, value in metrics.items() if not name.startswith((LAYER_PREFIX, CLASS_PREFIX))
     }
@@ -159,7 +159,7 @@ def _layers(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _number(value: float) -> float | None:
-    """Rounded to what a table can use; JSON has no NaN."""
+    """Round to the precision of a table; NaN becomes None, since JSON has no NaN."""
     return None if math.isnan(value) else float(f"{value:.6g}")
 
 

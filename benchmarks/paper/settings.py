@@ -1,4 +1,4 @@
-"""One run of an experiment, and the two scales that experiments are run at."""
+"""The settings of one run, and the two scales of experiments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sparsyedge.edge.model.methods import MethodConfig, method_of
 __all__ = ["SCALES", "SEEDS", "Scale", "Setting"]
 
 SEEDS = (5378, 9421, 2035)
-"""The paper's; each decides cohorts, batch orders and initial weights of its runs."""
+"""The paper's seeds; each determines cohorts, batch orders and initial weights."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that the result of a run depends on."""
+    """Everything that determines the result of a run."""
 
     dataset: str
     method: MethodConfig
@@ -31,18 +31,18 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     eval_every: int
     seed: int
     model: str | None = None
-    """The one that suits the data set where it is None."""
+    """None means the default for the data set."""
     epochs: int = 1
     batch_size: int = 16
 
     def __post_init__(self) -> None:
-        # Not only in the key: a run that was cut short refuses to go on with a method that is spelled otherwise.
+        # Not only in the key: an interrupted run refuses to resume with a method that is spelled differently.
         msgspec.structs.force_setattr(self, "method", _without_defaults(self.method))
 
     @property
     def key(self) -> str:
         """A name for files: readable, and different for different settings."""
-        # Options that are left out do not count: a setting keeps its name when methods learn new ones.
+        # Skip unset options: a setting keeps its name when methods gain new ones.
         given = _without_none(msgspec.to_builtins(self))
         digest = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()[:8]
         sparsity = "" if self.method.sparsity is None else f"-{self.method.sparsity:g}"
@@ -50,9 +50,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _without_defaults(config: MethodConfig) -> MethodConfig:
-    """The same method, without the options that say what it does anyway; raises ConfigError as `method_of` does."""
+    """The same method without options at their defaults; raises ConfigError as `method_of` does."""
     method, default = method_of(config), method_of(MethodConfig(name=config.name))
-    # The target stays as it is given: results are named by it.
+    # Keep the target as given: it is part of the results' names.
     options = [option for option in MethodConfig.__struct_fields__ if option not in ("name", "sparsity")]
     same = [option for option in options if getattr(method, option) == getattr(default, option)]
     return msgspec.structs.replace(config, **dict.fromkeys(same))
@@ -68,11 +68,11 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What an experiment's size is, where it does not say otherwise itself."""
+    """The default size of experiments."""
 
     width: int
     images: str
-    """The model of data sets of images."""
+    """The model for image data sets."""
     rounds: dict[str, int]
     """By data set."""
     learning_rate: float
@@ -81,7 +81,7 @@ class Scale:
     seeds: int
 
     def model(self, dataset: str) -> str | None:
-        """What a data set is trained with; None for the one that suits it: sound needs another than images."""
+        """The model for a data set; None means the default, since sound needs another model than images."""
         return None if dataset.startswith("speech_commands") else self.images
 
 

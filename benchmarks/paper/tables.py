@@ -1,4 +1,4 @@
-"""An experiment's results as a table: ours beside the paper's, with seeds and intervals."""
+"""An experiment's results as a table: ours next to the paper's, with seeds and intervals."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ HEADINGS = {
     "l2_device": "L2\ndevice",
     "cosine_device": "cosine\ndevice",
 }
-"""How figures are called in print, in words so short that seven of them fit 80 columns; JSON has the keys."""
+"""Printed names of figures, short enough for seven in 80 columns; JSON uses the keys."""
 PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "accuracy_sparsest", "sparsity")
 NEAR_ONE = ("mask_iou", "nestedness", "mask_agreement", "cosine_global", "cosine_round", "cosine_device")
-"""Two places would make 1.00 of most of them."""
+"""Figures with more digits: two decimals would turn most of them into 1.00."""
 COMPARED = ("accuracy", "late_accuracy")
-"""What methods are set against each other by, seed by seed: runs of one seed share cohorts and batches."""
+"""The figures that compare methods seed by seed: runs with one seed share cohorts and batches."""
 
 Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
 
 
 def print_experiment(console: Console, experiment: Experiment, results: Results) -> None:
-    """The table and what has to be known to read it."""
+    """Print the table and the notes needed to read it."""
     table = _table(experiment, results, apart=" ")
     unlimited = console.options.update_width(1000)
     if console.measure(table, options=unlimited).maximum > console.width:
-        # Intervals take a line of their own; what is still too wide is taken from the labels, at words.
+        # Intervals get their own line. If that is still too wide, wrap the labels at words.
         table = _table(experiment, results, apart="\n")
     console.print(table)
     if experiment.note:
@@ -69,7 +69,7 @@ def print_experiment(console: Console, experiment: Experiment, results: Results)
 
 
 def _data_used(results: Results) -> list[str]:
-    """What the runs were made with: a name may stand for a subset, and figures of that for the whole."""
+    """The data behind the runs; a data set's name may stand for a subset, and readers must know."""
     documents = [document for _, each in results for document in each if document.get("data")]
     used = {
         (document["setting"]["dataset"], document["data"]["train"], document["data"]["test"]) for document in documents
@@ -78,7 +78,7 @@ def _data_used(results: Results) -> list[str]:
 
 
 def _table(experiment: Experiment, results: Results, *, apart: str) -> Table:
-    """Ours with the paper's below; `apart` stands between a mean and its interval."""
+    """Our figure with the paper's below; `apart` separates a mean from its interval."""
     table = Table(
         title=experiment.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
@@ -148,7 +148,7 @@ class _Difference:
 
 
 def _differences(results: Results) -> Iterator[_Difference]:
-    """SparsyFed minus every other row of its data and sparsity; nothing where there is one seed."""
+    """SparsyFed minus every other row with the same data and sparsity; empty with only one seed."""
     for row, documents in results:
         if row.method.name != "sparsyfed" or len(documents) < 2:
             continue

@@ -1,1 +1,1 @@
-"""`sparsyedge report`: what one or several runs came to, as a page with plots."""
+"""`sparsyedge report`: the results of one or several runs as a page with plots."""

@@ -1,4 +1,4 @@
-"""`sparsyedge report RUN...`: one page with plots of one run, or of several beside each other."""
+"""`sparsyedge report RUN...`: one page with plots of one run, or of several side by side."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _refuse_empty(runs: list[ReportedRun]) -> None:
 
 
 def _write(runs: list[ReportedRun], out: Path, *, svg: bool) -> list[Path]:
-    """The plots and the page, each whole or absent; returns the plots' paths."""
+    """Write the plots and the page, each complete or not at all; returns the plots' paths."""
     drawn = [(plot, png_of(plot)) for plot in draw_all(runs)]
     files = {out / f"{plot.name}.png": png for plot, png in drawn}
     if svg:

@@ -1,4 +1,4 @@
-"""The plots of a report: each function draws one figure over all runs, or says that there is nothing to draw."""
+"""The plots of a report; each function draws one figure over all runs, or returns None without data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw_all(runs: Sequence[ReportedRun]) -> list[Plot]:
 
 
 def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
-    """Test accuracy against rounds, megabytes, seconds and, where a meter was read, joules."""
+    """Test accuracy against rounds, megabytes, seconds and, with a meter, joules."""
     axes_of: list[tuple[str, Callable[[ReportedRun], Sequence[float] | None]]] = [
         ("round", lambda run: [record.round for record in run.rounds]),
         ("data moved, all devices (MB)", ReportedRun.megabytes),
@@ -55,7 +55,7 @@ def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
 
 
 def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
-    """How many times less than dense float32 was moved, each way."""
+    """How many times less than dense float32 the run moved, each way."""
     if not any(run.rounds for run in runs):
         return None
     figure = Figure(figsize=(WIDTH_IN, 2.8))
@@ -75,7 +75,7 @@ def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
 
 
 def timeline(runs: Sequence[ReportedRun]) -> Plot | None:
-    """What every device did when, in the first rounds of the first run."""
+    """A timeline of every device in the first rounds of the first run."""
     run = runs[0]
     first = [record.round for record in run.rounds[:TIMELINE_ROUNDS]]
     shown = [phase for phase in run.phases if phase.round in first]
@@ -108,7 +108,7 @@ def timeline(runs: Sequence[ReportedRun]) -> Plot | None:
 
 
 def _accuracies(run: ReportedRun, *, across: Callable[[ReportedRun], Sequence[float] | None]) -> Points:
-    """The rounds that were evaluated, by what `across` has of each."""
+    """The evaluated rounds, with the value of `across` for each."""
     places = across(run)
     if places is None:
         return [], []
@@ -118,7 +118,7 @@ def _accuracies(run: ReportedRun, *, across: Callable[[ReportedRun], Sequence[fl
 
 
 def _savings(run: ReportedRun, *, way: str) -> Points:
-    """How many times less than dense float32 each round moved, where it moved anything."""
+    """How many times less than dense float32 each round moved; skips rounds that moved nothing."""
     points = [
         (record.round, record.dense_bytes * record.updates / moved)
         for record in run.rounds
@@ -128,7 +128,7 @@ def _savings(run: ReportedRun, *, way: str) -> Points:
 
 
 def _kinds(runs: Sequence[ReportedRun]) -> str:
-    """Joules never stand alone: how they were come by."""
+    """How the joules were obtained; every plot of joules must say so."""
     return ", ".join(sorted({kind for run in runs for kind in run.energy_kinds})) or "none"
 
 

@@ -29,12 +29,12 @@ from sparsyedge.coordinator.record.metrics import LAYER_PREFIX, iou_matrix
 __all__ = ["layers", "movement", "overlap", "sparsity"]
 
 MAPS = 12
-"""Maps show one run each; with more of them the figure is taller than a page."""
+"""Each map shows one run; more maps would make the figure taller than a page."""
 REGROWN = {"regrown_global": "grown back in the model", "regrown_devices": "grown back on a device"}
 
 
 def sparsity(runs: Sequence[ReportedRun]) -> Plot | None:
-    """Global sparsity, and the weights that grew back in the model and on devices, over the rounds."""
+    """Global sparsity and regrown weights, in the model and on devices, over the rounds."""
     counted = any(_regrown(run, "regrown_devices")[0] for run in runs)
     names = list(REGROWN) if counted else ["regrown_global"]
     figure = Figure(figsize=(WIDTH_IN, 2.8))
@@ -65,10 +65,10 @@ def layers(runs: Sequence[ReportedRun]) -> Plot | None:
     if not mappable:
         return None
     shown = mappable[:MAPS]
-    # Runs may be of different models.
+    # Runs may have different models.
     names = list(dict.fromkeys(name for run in shown for name in _layer_names(run)))
     columns = map_columns(len(shown))
-    # Where there are several rows, names stand as close as they can be read.
+    # With several rows, pack the names as closely as is still readable.
     cell_in = 0.17 if columns == len(shown) else 0.12
     figure, panels = map_panels(len(shown), height_in=0.9 + cell_in * len(names), sharey=True)
     for axes, run in zip(panels, shown, strict=True):
@@ -87,13 +87,13 @@ def layers(runs: Sequence[ReportedRun]) -> Plot | None:
 
 
 def overlap(runs: Sequence[ReportedRun]) -> Plot | None:
-    """The overlap of the masks of any two rounds, as one map per run."""
+    """The mask overlap between any two rounds, as one map per run."""
     mappable = [run for run in runs if len(run.masks) > 1]
     if not mappable:
         return None
     shown = mappable[:MAPS]
     columns = map_columns(len(shown))
-    # Maps are square, and as wide as the numbers beside them allow; above and below are a title and numbers too.
+    # Maps are square and as wide as the numbers beside them allow; a title and numbers also go above and below.
     side_in = min(2.9, 6.0 / columns - 0.4)
     figure, panels = map_panels(len(shown), height_in=side_in + 0.7)
     for axes, run in zip(panels, shown, strict=True):
@@ -133,7 +133,7 @@ def movement(runs: Sequence[ReportedRun]) -> Plot | None:
 
 
 def _draw_regrown(panels: Sequence[Axes], runs: Sequence[ReportedRun], names: Sequence[str]) -> None:
-    """A panel for each of the figures, all on one scale: they are there to be compared."""
+    """A panel per figure, all on one scale to compare them."""
     for axes, name in zip(panels, names, strict=True):
         draw_runs(axes, runs, partial(_regrown, name=name))
         axes.set_title(REGROWN[name], fontsize=9)
@@ -151,12 +151,12 @@ def _zero_weights(run: ReportedRun) -> Points:
 
 
 def _regrown(run: ReportedRun, name: str) -> Points:
-    # Round 1 starts from a dense model: nothing can grow back in it.
+    # Round 1 starts from a dense model, so nothing can grow back.
     return run.figure(name, first_round=2)
 
 
 def _left_out(runs: Sequence[ReportedRun], mappable: Sequence[ReportedRun]) -> str:
-    """What a caption says of the runs that have no map; nothing where all have one."""
+    """A caption's note on runs without a map; empty if every run has one."""
     told = ""
     beyond = ", ".join(run.label for run in mappable[MAPS:])
     if beyond:
@@ -179,6 +179,6 @@ def _short(name: str) -> str:
 
 
 def _edges(rounds: Sequence[int]) -> list[float]:
-    """Where the cells of a map begin and end: half way between the rounds."""
+    """The edges of a map's cells, half way between the rounds."""
     middles = [(first + second) / 2 for first, second in pairwise(rounds)]
     return [rounds[0] - 0.5, *middles, rounds[-1] + 0.5]

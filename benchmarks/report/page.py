@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs no other: plots are inside it, and it loads nothing."""
+"""A report as one self-contained HTML file: it embeds its plots and loads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all plots of a report share."""
+"""Shared by all plots of a report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["WIDTH_IN", "Plot", "Points", "draw_runs", "legend", "map_columns", "
 WIDTH_IN = 7.0
 LETTERS_PER_IN = 13
 HANDLE_LETTERS = 8
-"""What the line and the gap beside a label take."""
+"""Room for the line and the gap next to a label."""
 HANDLE_EMS = 3.0
-"""Matplotlib's own two are too short to tell one dashed line from another."""
+"""At matplotlib's default of two, dashed lines look alike."""
 LEGEND_ROW_IN = 0.19
 MARKS = 8
-"""Of a long line; were every round marked, the marks would hide how the line is drawn."""
+"""Markers on a long line; a marker on every round would hide the line style."""
 MAP_SHARE = 0.7
-"""Of the width; the rest is taken by names of layers and the scale of colours."""
+"""Share of the width; layer names and the colour scale take the rest."""
 MAP_COLUMNS = 4
 SCALE_SHARE = 0.6
-"""Of the figure's height."""
+"""Share of the figure's height."""
 SCALE_WIDTH_IN = 0.12
 
 Points = tuple[Sequence[float], Sequence[float]]
@@ -37,7 +37,7 @@ Points = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure, its file name and what a reader is told beneath it."""
+    """A figure, its file name and its caption."""
 
     name: str
     caption: str
@@ -45,12 +45,12 @@ class Plot:
 
 
 def draw_runs(axes: Axes, runs: Sequence[ReportedRun], points_of: Callable[[ReportedRun], Points]) -> None:
-    """One line per run in the run's own look; a run without points keeps its place in the legend."""
+    """Draw one line per run in the run's own style; a run without points stays in the legend."""
     for place, (run, look) in enumerate(zip(runs, run_looks(len(runs)), strict=True)):
         across, up = points_of(run)
         every = max(1, len(across) // MARKS)
-        # Lines that coincide are all seen if each marks other rounds than the one before it and than the last one of
-        # its colour; the latter is not given where `every` is the number of colours.
+        # Coinciding lines stay visible if each marks other rounds than the line before it and the previous line of its
+        # colour. The latter fails if `every` equals the number of colours.
         start = (place + place // len(RUN_COLOURS)) % every
         axes.plot(across, up, label=run.label, markevery=(start, every), **look)
 
@@ -65,7 +65,7 @@ def legend(figure: Figure, runs: Sequence[ReportedRun]) -> None:
 
 
 def map_columns(maps: int) -> int:
-    """How many maps stand side by side: as few as the least number of rows allows, so that rows are even."""
+    """How many maps go side by side: use the fewest rows, then the fewest columns, to keep rows even."""
     return ceil(maps / ceil(maps / MAP_COLUMNS))
 
 
@@ -83,11 +83,11 @@ def map_panels(maps: int, *, height_in: float, sharey: bool = False) -> tuple[Fi
 
 
 def map_scale(figure: Figure, panels: Sequence[Axes], image: QuadMesh, *, label: str) -> None:
-    """The one scale of colours of all maps, as narrow beside many rows as beside one."""
+    """Draw one colour scale for all maps, equally narrow for any number of rows."""
     aspect = SCALE_SHARE * figure.get_figheight() / SCALE_WIDTH_IN
     figure.colorbar(image, ax=panels, label=label, shrink=SCALE_SHARE, aspect=aspect)
 
 
 def map_title(axes: Axes, run: ReportedRun, *, columns: int) -> None:
-    """The run's name over its map, in as many lines as the maps beside it leave room for."""
+    """Put the run's name over its map, wrapped to the map's width."""
     axes.set_title(fill(run.label, int(LETTERS_PER_IN * WIDTH_IN * MAP_SHARE) // columns), fontsize=9)

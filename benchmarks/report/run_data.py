@@ -1,4 +1,4 @@
-"""Runs as the plots want them: one row per round with everything that was recorded of it."""
+"""Prepares runs for plotting: one row per round with everything on record."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sparsyedge.coordinator.record.store import Store
 __all__ = ["ReportedRun", "read_runs"]
 
 LABEL_LENGTH = 24
-"""Longer names do not fit into legends and over maps."""
+"""Longer names do not fit in legends or over maps."""
 DIGEST = re.compile("[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
-    """One run under the name that its plots give it."""
+    """One run, with its name in the plots."""
 
     label: str
     summary: RunSummary
@@ -30,7 +30,7 @@ class ReportedRun:
     metrics: dict[int, dict[str, float]]
     """The figures of coordinator/record/metrics.py by round and name."""
     masks: dict[int, bytes]
-    """The packed masks of the global model by round, as many as were kept."""
+    """The global model's packed masks by round, for the rounds that kept them."""
 
     @property
     def rounds(self) -> tuple[RoundRecord, ...]:
@@ -38,24 +38,24 @@ class ReportedRun:
 
     @property
     def energy_kinds(self) -> tuple[str, ...]:
-        """How the joules were come by; empty where there are none."""
+        """How the joules were obtained; empty without joules."""
         return tuple(sorted({phase.kind for phase in self.phases if phase.joules is not None}))
 
     def figure(self, name: str, *, first_round: int = 1) -> tuple[list[int], list[float]]:
-        """Rounds and values of one figure, where it is known."""
+        """Rounds and values of one figure; skips rounds without it."""
         known = {number: row[name] for number, row in self.metrics.items() if number >= first_round and name in row}
         return list(known), list(known.values())
 
     def megabytes(self) -> list[float]:
-        """What had travelled both ways at the end of each round, over all devices."""
+        """Megabytes moved both ways by the end of each round, over all devices."""
         return list(accumulate((record.bytes_down + record.bytes_up) / 1e6 for record in self.rounds))
 
     def seconds(self) -> list[float]:
-        """How long the run had taken at the end of each round."""
+        """Seconds from the start of the run to the end of each round."""
         return list(accumulate(record.seconds for record in self.rounds))
 
     def joules(self) -> list[float] | None:
-        """What the devices had spent at the end of each round; None where a round has none."""
+        """Joules spent by the end of each round; None if a round has none."""
         spent: dict[int, float] = {}
         for phase in self.phases:
             if phase.joules is not None:
@@ -66,7 +66,7 @@ class ReportedRun:
 
 
 def read_runs(directories: list[Path]) -> list[ReportedRun]:
-    """The runs in the order they were named; two of one name are told apart by their folders."""
+    """The runs in the order given; runs with equal names are distinguished by their folders."""
     labels = _labels(directories)
     return [_read(directory, label) for directory, label in zip(directories, labels, strict=True)]
 
@@ -88,7 +88,7 @@ def _read(directory: Path, label: str | None) -> ReportedRun:
 
 
 def _labels(directories: list[Path]) -> list[str]:
-    """The shortest ends of the paths that differ from each other, or what is different in them where they are long."""
+    """The shortest path endings that differ; for long paths, only the words that differ."""
     parts = [directory.resolve().parts for directory in directories]
     depth = 1
     while depth < max(len(part) for part in parts) and len({part[-depth:] for part in parts}) < len(set(parts)):
@@ -98,7 +98,7 @@ def _labels(directories: list[Path]) -> list[str]:
 
 
 def _differences(names: list[str]) -> list[str]:
-    """The names without the words that all have, and without a digest at their end; as they are where that fails."""
+    """The names without shared words and trailing digests; unchanged if that leaves them ambiguous."""
     words = [name.split("-") for name in names]
     common = set.intersection(*map(set, words))
     short = [[word for word in each if word not in common] for each in words]

@@ -1,4 +1,4 @@
-"""How every plot looks: sizes for a column of a paper, and colours that colour-blind readers tell apart."""
+"""The style of every plot: sizes for a paper's column, and colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import matplotlib as mpl
 
 __all__ = ["PHASE_COLOURS", "RUN_COLOURS", "RUN_LINES", "RUN_MARKERS", "figure_style", "run_looks"]
 
-# Okabe and Ito's palette, the yellow left out: it vanishes on white.
+# Okabe and Ito's palette without the yellow, which vanishes on white.
 RUN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-# Shapes as well as colours, for a page that is printed in grey.
+# Shapes as well as colours, for grey printouts.
 RUN_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 RUN_LINES = ("-", "--", ":", "-.")
 PHASE_COLOURS = {
@@ -23,7 +23,7 @@ PHASE_COLOURS = {
 
 
 def figure_style() -> Any:
-    """A context in which figures are drawn."""
+    """A context with this style for drawing figures."""
     return mpl.rc_context(
         {
             "figure.dpi": 150,
@@ -44,7 +44,7 @@ def figure_style() -> Any:
 
 
 def run_looks(count: int) -> list[dict[str, Any]]:
-    """Colour, marker and line of each of `count` runs; 28 runs differ from each other even without the colours."""
+    """Colour, marker and line style for `count` runs; 28 runs differ even without colour."""
     looks = []
     for place in range(count):
         # Runs of one colour are a lap apart. Each lap has its own line, and its markers are a place further on.

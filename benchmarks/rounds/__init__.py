@@ -1,3 +1,3 @@
-"""Many devices in one round: how fast, how much memory, and whether anything is lost."""
+"""Measures one round with many devices: speed, memory, and whether anything is lost."""
 
 __all__: list[str] = []

@@ -46,7 +46,7 @@ SPARE_FILES = 512
 
 @dataclass(frozen=True)
 class Figures:
-    """What the round came to; times are seconds from a device's first offer to its update's acceptance."""
+    """The round's result; times are seconds from a device's first offer to the acceptance of its update."""
 
     devices: int
     accepted: int
@@ -61,7 +61,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Memory:
-    """The coordinator before any device came, its peak, and one dense model."""
+    """The coordinator's memory before any device joined, its peak, and the size of one dense model."""
 
     idle_mb: float
     peak_mb: float
@@ -69,12 +69,12 @@ class Memory:
 
     @property
     def growth(self) -> float:
-        """In dense models."""
+        """Growth in units of dense models."""
         return (self.peak_mb - self.idle_mb) / self.model_mb
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What one device has seen."""
+    """What one device observed."""
 
     device: str
     seconds: float | None
@@ -139,7 +139,7 @@ def _figures(
     figures = Figures(
         devices=len(answers),
         accepted=len(recorded),
-        # An update that nobody recorded, or that a device was told is recorded and is not.
+        # Counts updates that nobody recorded, and updates confirmed to a device but not recorded.
         lost=len(answers) - len(recorded & told),
         duplicates_ignored=sum(answer.answered_again for answer in answers),
         updates_per_s=round(len(recorded) / window_s, 2) if window_s else float(len(recorded)),
@@ -157,7 +157,7 @@ def _figures(
 
 @contextmanager
 def _hosts(names: list[tuple[int, str]], artifacts: Path, broker: BrokerConfig) -> Iterator[list[Connection]]:
-    """Processes with some hundred devices each, ready to connect when they are told."""
+    """Start processes with a few hundred devices each; they connect on command."""
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
@@ -211,7 +211,7 @@ def _coordinator(
 
 
 def _await_idle(process: subprocess.Popen[bytes], scratch: Path) -> float:
-    """What the coordinator holds once it waits for devices."""
+    """The coordinator's memory once it waits for devices."""
     until_s = time.monotonic() + START_LIMIT_S
     while "waiting for devices" not in (scratch / "coordinator.log").read_text(errors="replace"):
         if process.poll() is not None or time.monotonic() > until_s:
@@ -222,7 +222,7 @@ def _await_idle(process: subprocess.Popen[bytes], scratch: Path) -> float:
 
 
 def _watch(process: subprocess.Popen[bytes]) -> tuple[float, float]:
-    """The peaks of coordinator and broker until the run is over."""
+    """The memory peaks of coordinator and broker until the run is over."""
     peak_mb = broker_mb = 0.0
     broker = _child_named("mosquitto")
     while process.poll() is None:
@@ -249,7 +249,7 @@ def _status_mb(pid: int, field: str) -> float:
 
 
 def _allow_open_files(devices: int) -> None:
-    """Mosquitto needs a descriptor per connection and has what we have."""
+    """Raise our limit of file descriptors: Mosquitto inherits it and needs one per connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_PER_DEVICE * devices + SPARE_FILES
     if soft < wanted:

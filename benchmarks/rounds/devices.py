@@ -1,7 +1,6 @@
-"""Devices that do everything but train: they join, wait for a round, offer an update and send it as real ones do.
+"""Devices that do everything but train: they join, wait for a round, offer an update and upload it like real ones.
 
-Each has a connection and a courier of its own. What they send is made once per process: some variants of a pruned
-model.
+Each has its own connection and courier. Each process prepares a few variants of a pruned model and sends those.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SAMPLES = 100
 
 
 class Variants:
-    """A few updates for round 1, and the frames that they travel in."""
+    """A few updates for round 1, and their frames."""
 
     def __init__(self, artifacts: Artifacts) -> None:
         manifest = artifacts.manifest
@@ -76,7 +75,7 @@ def _moved(state: State, seed: int) -> State:
 
 @dataclass
 class LoadedDevice:
-    """One device of the benchmark, in a thread of its own."""
+    """One device of the benchmark, in its own thread."""
 
     name: str
     number: int
@@ -85,7 +84,7 @@ class LoadedDevice:
     variants: Variants
     over: threading.Event
     seconds: float | None = None
-    """From the first offer to the word that the update is recorded."""
+    """Seconds from the first offer to the confirmation that the update is recorded."""
     answered_again: int = 0
     problem: str = ""
 
@@ -119,7 +118,7 @@ class LoadedDevice:
             self.problem = verdict.reason
             return
         self.seconds = time.monotonic() - started_s
-        # The same update once more, as after a lost answer: it must be answered and not counted again.
+        # Send the same update again, as after a lost answer: the coordinator must answer and not count it twice.
         if isinstance(courier.deliver(offer, frame, wanted=lambda: not self.over.is_set()), Accepted):
             self.answered_again += 1
         courier.report(offer.report)
@@ -143,7 +142,7 @@ class LoadedDevice:
 
 
 def host(connection: Connection, directory: str, port: int, fleet: str, names: Sequence[tuple[int, str]]) -> None:
-    """Be these devices until all have answered or the pipe is closed; sends back what each has seen."""
+    """Play these devices until all have an answer or the pipe closes; sends back what each observed."""
     variants = Variants(Artifacts.load(Path(directory)))
     over = threading.Event()
     devices = [LoadedDevice(name, number, port, fleet, variants, over) for number, name in names]

@@ -1,7 +1,7 @@
 """`sparsyedge bench runtime`: a training step in a plain session, as any onnxruntime runs it, against the training API.
 
-The question is what a device without onnxruntime-training loses. Both take turns in one process, from dense weights
-(round 1) and from pruned ones (every later round). A pruned model is trained in the plain session in either runtime.
+Shows what a device loses without onnxruntime-training. Both take turns in one process, from dense weights (round 1)
+and from pruned ones (every later round). Either runtime trains a pruned model in the plain session.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["main", "make_parser"]
 SPARSITY = 0.95
 RATE = 0.01
 LIMITS = {"dense": 1.5, "sparse": 1.1}
-"""How many times the training API's step the plain one may take."""
+"""The plain step may take this many times as long as the training API's."""
 
 
 def main(argv: list[str]) -> int:
-    """Measure and print; the exit code says nothing of speed."""
+    """Measure and print; the exit code does not depend on speed."""
     arguments = make_parser().parse_args(argv)
     cap_peers()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:

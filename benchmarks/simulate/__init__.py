@@ -1,4 +1,4 @@
-"""Many devices on one machine: the coordinator and the agents of real runs, with another link between them.
+"""Many devices on one machine: the coordinator and agents of real runs, with a different link between them.
 
 from pathlib import Path
 from sparsyedge.benchmarks.simulate import load_simulated_run, simulate

@@ -1,6 +1,6 @@
-"""The device agents of `--link mqtt`: a few processes with many agents each, every agent on a connection of its own.
+"""The device agents of `--link mqtt`: a few processes with many agents each; every agent has its own connection.
 
-Agents of one process train one at a time, on one holder: memory goes with the processes and not with the devices.
+The agents of a process share one holder and train one at a time: memory grows with processes, not with devices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WATCH_S = 0.5
 
 
 class Hosts:
-    """The processes; `check` raises RunError where one has died."""
+    """The processes; `check` raises RunError if one has died."""
 
     def __init__(self, processes: list[BaseProcess]) -> None:
         self._processes = processes
@@ -52,7 +52,7 @@ class Hosts:
 
 @contextmanager
 def started_agents(count: int, setup: Setup, *, devices: Sequence[str], broker: BrokerConfig) -> Iterator[Hosts]:
-    """All devices, spread over `count` processes that live as long as the block; none is left behind."""
+    """All devices, spread over `count` processes that run during the block; leaves none behind."""
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
@@ -78,7 +78,7 @@ def started_agents(count: int, setup: Setup, *, devices: Sequence[str], broker: 
 
 
 def host(connection: Connection, setup: Setup, devices: Sequence[str], broker: BrokerConfig) -> None:
-    """Run these devices until the run is finished, or the pipe to the simulation is closed."""
+    """Run these devices until the run finishes or the simulation closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.set_up()
     logs.name_lines(f"worker {os.getpid()}")

@@ -47,15 +47,15 @@ def _simulate(config: SimulatedRunConfig, arguments: argparse.Namespace, observe
 def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge simulate",
-        description="Run a federated run of many devices on this machine; started again, a run that was cut short, or "
-        "has more `rounds` now, goes on. RUN.toml is the coordinator's, with a table [simulation].",
+        description="Simulate a federated run of many devices on this machine. Start it again to resume an interrupted "
+        "run, or one with more `rounds` now. RUN.toml is the coordinator's, with a table [simulation].",
     )
     parser.add_argument("config", type=Path, metavar="RUN.toml")
     parser.add_argument(
         "--link",
         choices=("memory", "mqtt"),
         default="memory",
-        help="what devices and coordinator meet over: pipes, or a Mosquitto on loopback (default: %(default)s)",
+        help="connects devices and coordinator: pipes, or a Mosquitto on loopback (default: %(default)s)",
     )
     parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (default: the config's `run_dir`)")

@@ -1,4 +1,4 @@
-"""RUN.toml with a table [simulation]: the coordinator's file, and the devices that a simulation makes up."""
+"""RUN.toml with a table [simulation]: the coordinator's file plus the simulated devices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["ExportConfig", "SimulatedRunConfig", "SimulationConfig", "load_simul
 
 
 class ExportConfig(Section, frozen=True, kw_only=True):
-    """The artifacts that a simulation makes where there are none yet, for the method of the run."""
+    """The artifacts that a simulation exports if there are none yet, for the run's method."""
 
     model: str | None = None
-    """A model of `sparsyedge export`; the one that suits the data set where it is left out."""
+    """A model of `sparsyedge export`; chosen for the data set if left out."""
     width: Positive = 64
     """How many channels the first stage has."""
     seed: Seed = 0
@@ -27,7 +27,7 @@ class ExportConfig(Section, frozen=True, kw_only=True):
 
 
 class SimulationConfig(Section, frozen=True, kw_only=True):
-    """The devices that `sparsyedge simulate` makes up: the training part of the data set, dealt out to them.
+    """The devices of `sparsyedge simulate`; they share out the training part of the data set.
 
     Each trains with the run's `threads`.
     """
@@ -37,28 +37,28 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     """Small gives every device few classes, large gives all the same mix."""
     partition_seed: Seed = 1337
-    """Decides who gets which samples."""
+    """Decides which device gets which samples."""
     meter: str = "auto"
     """What measures energy, as in device.toml."""
     runtime: Runtime | None = None
-    """What devices train by: onnxruntime-training's API, or as any onnxruntime can; what is installed if left out."""
+    """Train with onnxruntime-training's API, or as any onnxruntime can; follows the installation if left out."""
     norm_guard: bool = False
-    """Whether updates are weighed, bounded and combined as those of real devices are by default, if the run has no
-    [aggregation]; what diverges is then not seen."""
+    """Without [aggregation]: whether to weigh, bound and combine updates as real runs do by default. Divergence then
+    stays hidden."""
     export: ExportConfig | None = None
-    """How to make the artifacts where there are none yet."""
+    """How to export the artifacts if there are none yet."""
 
 
 class SimulatedRunConfig(RunConfig, frozen=True, kw_only=True):
     """A run whose devices are simulated."""
 
     simulation: SimulationConfig | None = None
-    """Read by `sparsyedge simulate` alone: a run with real devices does not need it. A simulation without `aggregation`
-    takes the plain mean of everything."""
+    """Only `sparsyedge simulate` reads this; a run with real devices does not need it. Without `aggregation`, a
+    simulation takes the plain mean of all updates."""
 
     @property
     def bounded_aggregation(self) -> AggregationConfig | None:
-        """None, unless the run asks for more: simulated devices can be believed."""
+        """None by default: simulated devices can be trusted."""
         guarded = self.simulation is None or self.simulation.norm_guard
         return super().bounded_aggregation if guarded else self.aggregation
 

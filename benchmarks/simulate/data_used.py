@@ -1,4 +1,4 @@
-"""Which data a run was begun with: one that goes on with other data would be a run of neither."""
+"""Records the data of a run, to refuse resuming it with other data."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ FILE_NAME = "data.json"
 
 
 class DataUsed(msgspec.Struct, frozen=True, kw_only=True):
-    """A data set as it was found: a name alone may stand for a subset."""
+    """A data set as found on disk; its name alone may stand for a subset."""
 
     train: int
     """Samples."""
     test: int
     sha256: str
-    """Of labels and inputs, the training part first."""
+    """Hash of labels and inputs, training part first."""
 
     def __str__(self) -> str:
         return f"{self.train:,} + {self.test:,} samples, sha256 {self.sha256[:12]}"
 
 
 def keep_to_data(run_dir: Path, dataset: Dataset, *, begun: bool) -> None:
-    """Note the data of a new run; raise RunError where the run was begun with other data."""
+    """Record the data of a new run; raise RunError if the run started with other data."""
     found, noted = _look_at(dataset), read_data_used(run_dir)
     if not begun or noted is None:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def keep_to_data(run_dir: Path, dataset: Dataset, *, begun: bool) -> None:
 
 
 def read_data_used(run_dir: Path) -> DataUsed | None:
-    """What a run was begun with; None where it was not noted."""
+    """The data that the run started with; None if not recorded."""
     path = run_dir / FILE_NAME
     if not path.is_file():
         return None

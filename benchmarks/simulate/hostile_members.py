@@ -1,7 +1,7 @@
-"""Simulated devices that attack their run: real agents, whose session, data or claims are not what they should be.
+"""Simulated devices that attack their run: real agents with a forged session, data or claim.
 
-Everything that leaves such a device is made by the code of honest ones: pruned to the budget, encoded with feedback,
-offered and uploaded in chunks. So an attack is one that the coordinator accepts.
+Honest code makes everything such a device sends: it prunes to the budget, encodes with feedback, offers, and uploads in
+chunks. So the coordinator accepts the attack.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["ATTACKS", "Attack"]
 CLAIM = 10**9
 
 Forge = Callable[[State, State, int], State]
-"""From the model that a round began with, the trained one and a seed to what is said to be trained."""
+"""Turns the round's start model, the trained model and a seed into the model that the device claims it trained."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What a hostile member does; the rest of it is as honest as any."""
+    """What a hostile member does; in everything else it is honest."""
 
     summary: str
     flips_labels: bool = False
@@ -41,20 +41,20 @@ class Attack:
     claim: int | None = None
 
     def poison(self, samples: Samples) -> Samples:
-        """The data that it trains on."""
+        """Its training data."""
         return Samples(samples.x, samples.y.max() - samples.y) if self.flips_labels else samples
 
     def courier(self, channel: Channel, member: Member) -> Courier:
-        """What speaks for it."""
+        """The courier that sends its offers."""
         return Courier(channel, member) if self.claim is None else ClaimingCourier(channel, member, self.claim)
 
     def holder(self, honest: SessionHolder, device: str) -> SessionHolder:
-        """Where it trains."""
+        """The holder of its training sessions."""
         return honest if self.forge is None else ForgingWorkbench(honest, self.forge, device)
 
 
 class ClaimingCourier(Courier):
-    """Offers updates as those of another number of samples."""
+    """Claims a false number of samples in its offers."""
 
     def __init__(self, channel: Channel, member: Member, claim: int) -> None:
         super().__init__(channel, member)
@@ -65,7 +65,7 @@ class ClaimingCourier(Courier):
 
 
 class ForgingWorkbench(SessionHolder):
-    """A holder of honest devices whose sessions say something else than what was trained."""
+    """An honest device's holder, except that its sessions return a forged model."""
 
     def __init__(self, honest: SessionHolder, forge: Forge, device: str) -> None:
         self.lock = honest.lock
@@ -91,7 +91,7 @@ class ForgingWorkbench(SessionHolder):
 
 
 class ForgingSession:
-    """Trains as it is told to, and has something else to show."""
+    """Trains honestly, but returns a forged model."""
 
     def __init__(self, honest: Session, start: State, forge: Forge, seed: int) -> None:
         self.kind = honest.kind
@@ -111,7 +111,7 @@ class ForgingSession:
 
 
 def flip(times: float) -> Forge:
-    """The change turned round and made larger."""
+    """Flip the sign of the change and scale it."""
 
     def forge(start: State, trained: State, seed: int) -> State:
         flipped = {
@@ -124,13 +124,13 @@ def flip(times: float) -> Forge:
 
 
 def random_values(start: State, trained: State, seed: int) -> State:
-    """Random numbers of the size of one for the weights that training left."""
+    """Random numbers of magnitude one for the weights that are still non-zero."""
     drawn = random_model(start, trained, seed)
     return {name: np.where(trained[name] == 0, np.float32(0), tensor) for name, tensor in drawn.items()}
 
 
 def random_model(start: State, trained: State, seed: int) -> State:
-    """Random numbers for all weights: what is left of them when they are pruned is a mask of its own."""
+    """Random numbers for all weights; pruning them gives a mask unlike the others'."""
     generator = np.random.default_rng(seed)
     return _plausible(
         {name: generator.standard_normal(tensor.shape, dtype=np.float32) for name, tensor in trained.items()}
@@ -138,7 +138,7 @@ def random_model(start: State, trained: State, seed: int) -> State:
 
 
 def _plausible(state: State) -> State:
-    """Without negative variances, for which an update would be refused."""
+    """Remove negative variances; the coordinator would refuse them."""
     return {name: np.maximum(tensor, 0) if name.endswith("running_var") else tensor for name, tensor in state.items()}
 
 

@@ -1,8 +1,8 @@
-"""The coordinator's channel of `--link memory`: a broker without a network, and the devices' turns on the workers.
+"""The coordinator's channel of `--link memory`: a broker without a network, which also schedules the devices' turns.
 
-The coordinator works as over MQTT: it retains chunks and tasks here, devices offer and upload through here. What the
-hub adds is who gets a turn, and time: a deadline passes when nobody is left who could still answer, never because this
-machine is slow. So a run's model depends on its seed, and not on how many workers there are.
+The coordinator works as over MQTT: it retains chunks and tasks here, and devices offer and upload through here. The hub
+adds turns and time: a deadline passes only once no device can still answer, never because this machine is slow. So a
+run's model depends on its seed and not on the number of workers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, RoundTa
 __all__ = ["Drop", "HeldClock", "Hub"]
 
 Drop = Callable[[int, str], bool]
-"""Whether a device, in a round, takes the task and is never heard of again."""
+"""Whether a device takes a round's task and then disappears."""
 
 HELD_SHARE = 0.9
 
 
 class HeldClock:
-    """Seconds that pass as those of `clock`, but stop short of a deadline until somebody lets it pass."""
+    """A clock that follows `clock` but stops short of a deadline until told to let it pass."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,7 +58,7 @@ class HeldClock:
 
 
 class Hub:
-    """A channel for one coordinator, in its thread; `samples` names the devices and how many samples each has."""
+    """A channel for one coordinator, in its thread; `samples` maps each device to its number of samples."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Hub:
         self._give_turns()
         if not self._inbox:
             if self._open and not self._workers.busy and not self._waiting:
-                # Nobody is left who could answer, so the round's time is over.
+                # No device can still answer, so the round's time is over.
                 self._clock.pass_deadline()
                 return None
             for worker in self._workers.ready(timeout_s):
@@ -131,7 +131,7 @@ class Hub:
     # ---- the devices' turns ------------------------------------------------------------------------------------------
 
     def _note_task(self, task: RoundTask) -> None:
-        """Let the cohort of an open round have turns; a round that is open no more needs none."""
+        """Give turns to the cohort of an open round; a closed round needs none."""
         if task.round != self._round:
             self._round = task.round
             self._told.clear()
@@ -149,7 +149,7 @@ class Hub:
                     self._waiting.append(device)
 
     def _drop_old_models(self, useful: set[str]) -> None:
-        """Remove the models that devices hold and that no difference is to any more: they would fill the disk."""
+        """Remove cached models that no difference refers to any more; they would fill the disk."""
         for path in self._devices_dir.glob("*/models/*.frame"):
             if path.stem not in useful:
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A Mosquitto on loopback for `--link mqtt`, where the machine has one."""
+"""Starts a Mosquitto on loopback for `--link mqtt`, if the machine has one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["started_mosquitto"]
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.05
-# Debian installs it where only root's PATH looks.
+# Debian installs it in a folder that only root's PATH contains.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-# Without a limit of its own Mosquitto drops what a busy client has not read yet: 1000 messages by default.
+# By default Mosquitto queues 1000 messages for a busy client and drops the rest; 0 lifts the limit.
 CONFIG = "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
 
 
 @contextmanager
 def started_mosquitto(directory: Path) -> Iterator[BrokerConfig]:
-    """A broker that lives as long as the block, its config and log in the directory; LinkError where there is none."""
+    """A broker that runs during the block, with config and log in `directory`; LinkError without Mosquitto."""
     binary = shutil.which("mosquitto", path=SEARCH_PATH)
     if binary is None:
         raise LinkError("no Mosquitto on the PATH; install it (apt-get install mosquitto), or use --link memory")
@@ -37,7 +37,7 @@ def started_mosquitto(directory: Path) -> Iterator[BrokerConfig]:
     config, log = directory / "mosquitto.conf", directory / "mosquitto.log"
     config.write_text(CONFIG.format(port=port))
     with log.open("wb") as output:
-        # Ctrl-C reaches the simulation alone, which then ends its parts in order.
+        # Only the simulation gets Ctrl-C; it then stops its parts in order.
         process = subprocess.Popen(
             [binary, "-c", str(config)], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )

@@ -1,4 +1,4 @@
-"""The artifacts of a simulation: those that are there, or new ones where the config says how to make them."""
+"""Finds the artifacts of a simulation, or exports them as the config says."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["ensure_artifacts"]
 
 
 def ensure_artifacts(config: SimulatedRunConfig, dataset: Dataset) -> Artifacts:
-    """The run's artifacts, made for the data set where there are none.
+    """The run's artifacts; exports them for the data set if there are none.
 
-    Raises ConfigError where those on disk are not the ones that the config describes.
+    Raises ConfigError if the artifacts on disk do not match the config.
     """
     directory = config.artifacts_path
     wanted = config.simulation.export if config.simulation else None
@@ -22,7 +22,7 @@ def ensure_artifacts(config: SimulatedRunConfig, dataset: Dataset) -> Artifacts:
         try:
             return _export(config, wanted, dataset)
         except ConfigError:
-            # A run that shares the folder may have been faster: its artifacts will do, if they are those wanted.
+            # Another run with the same folder may have been faster; use its artifacts if they match.
             if not (directory / MANIFEST_NAME).is_file():
                 raise
     artifacts = Artifacts.load(directory)
@@ -32,7 +32,7 @@ def ensure_artifacts(config: SimulatedRunConfig, dataset: Dataset) -> Artifacts:
 
 
 def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
-    # Imported on use: torch is not needed to simulate with artifacts that are there.
+    # Imported here: simulating with existing artifacts needs no torch.
     from sparsyedge.export.checked_build import export_model
     from sparsyedge.export.models import ModelSpec, model_for
 

@@ -1,6 +1,6 @@
-"""What the hub and its workers say to each other over pipes, and a device's end of that.
+"""The messages between the hub and its workers, and a device's end of the pipe.
 
-The device's protocol stays as it is: the same topics and payloads that MQTT would carry travel as these messages.
+The device protocol is unchanged: these messages carry the same topics and payloads as MQTT.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def decode(content: bytes) -> Message:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a topic is one of those that a pattern asks for; `+` stands for any one level."""
+    """Whether a topic matches a pattern; `+` stands for any one level."""
     wanted, found = pattern.split("/"), topic.split("/")
     return len(wanted) == len(found) and all(a in ("+", b) for a, b in zip(wanted, found, strict=True))
 
@@ -98,7 +98,7 @@ class PipeLink:
         self._connection.send_bytes(encode(Unsubscribe(pattern)))
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False, timeout_s: float = 30.0) -> None:
-        """Send a message; the hub speaks for the devices' retained status itself, so nothing here is retained."""
+        """Send a message. Nothing is retained: the hub itself publishes the devices' retained status."""
         self._connection.send_bytes(encode(Publish(topic, payload)))
 
     def receive(self, timeout_s: float) -> Event | None:
@@ -106,6 +106,6 @@ class PipeLink:
             message = decode(self._connection.recv_bytes())
             if isinstance(message, Carry) and any(matches(pattern, message.topic) for pattern in self._patterns):
                 return Received(message.topic, message.payload, message.retained)
-            # The device before had asked for it; whoever waits here need not wait longer for that.
+            # The previous device asked for this message. Skip it without extending the wait.
             timeout_s = 0
         return None

@@ -1,4 +1,4 @@
-"""The devices' shares of a data set on disk: written once, mapped by every worker, so that memory does not grow."""
+"""The devices' shares of a data set on disk; written once and memory-mapped by every worker to save memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Shares", "accuracy_by_device", "device_names", "label_mixes", "write
 
 
 def device_names(devices: int) -> tuple[str, ...]:
-    """The identities of simulated devices; with leading zeros, so that order by name is order by number."""
+    """The ids of simulated devices; leading zeros make the order by name the order by number."""
     digits = max(3, len(str(devices - 1)))
     return tuple(f"device-{index:0{digits}d}" for index in range(devices))
 
 
 def label_mixes(directory: Path) -> NDArray[np.float64]:
-    """Per device the share of each class among its samples: (devices, classes)."""
+    """The share of each class among each device's samples, with shape (devices, classes)."""
     labels, ends = np.load(directory / "y.npy"), np.load(directory / "ends.npy")
     classes = int(labels.max()) + 1
     parts = np.split(labels, ends[:-1])
@@ -30,12 +30,12 @@ def label_mixes(directory: Path) -> NDArray[np.float64]:
 
 
 def accuracy_by_device(evaluation: Evaluation, mixes: NDArray[np.float64]) -> Evaluation:
-    """The evaluation with the accuracy on data mixed like each device's own; `mixes` is what `label_mixes` gives."""
+    """The evaluation, plus the accuracy on data mixed like each device's own; `mixes` comes from `label_mixes`."""
     return replace(evaluation, by_device=_by_device(mixes, evaluation.by_class))
 
 
 def _by_device(label_mixes: NDArray[np.float64], by_class: tuple[float, ...]) -> tuple[float, ...]:
-    """What a model gets right of each device's mix; a class that the test part lacks counts for no device."""
+    """The accuracy on each device's mix; classes that the test part lacks do not count."""
     known = np.array([label for label, accuracy in enumerate(by_class) if not math.isnan(accuracy)])
     known = known[known < label_mixes.shape[1]]
     weights = label_mixes[:, known]
@@ -45,7 +45,7 @@ def _by_device(label_mixes: NDArray[np.float64], by_class: tuple[float, ...]) ->
 
 
 def write_shares(samples: Samples, directory: Path, *, devices: int, alpha: float, seed: int) -> dict[str, int]:
-    """Deal the samples out and write each device's together; returns how many each has."""
+    """Deal out the samples and write each device's together; returns how many each has."""
     parts = lda_partition(samples.y, devices, alpha, seed)
     order = np.concatenate(parts)
     ends = np.cumsum([len(part) for part in parts])

@@ -1,4 +1,4 @@
-"""One simulated device: an agent as on a real device, with its folder, its share of the data and a given channel."""
+"""One simulated device: a real agent with its own folder, its share of the data and a given channel."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BOOT_ID = "simulated"
 SOFTWARE = "sparsyedge simulate"
 
 Backend = Literal["ort", "torch"]
-"""What takes the steps: the graphs that devices run, or the methods in plain torch."""
+"""What runs the training steps: the devices' graphs, or plain torch."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker process must know to be any of the devices."""
+    """Everything a worker process needs to play any of the devices."""
 
     fleet: str
     devices_dir: str
@@ -39,11 +39,11 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Runtime | None = None
     backend: Backend = "ort"
     hostile: dict[str, str] = msgspec.field(default_factory=dict)
-    """Which devices attack the run, and how: a row of benchmarks/simulate/hostile_members.py."""
+    """Devices that attack the run, each with its row of benchmarks/simulate/hostile_members.py."""
 
 
 class DeviceRoom:
-    """What the devices of one process share: the data on disk, the holder and the meter."""
+    """Shared by the devices of one process: the data on disk, the holder and the meter."""
 
     def __init__(self, setup: Setup) -> None:
         self.topics = Topics(setup.fleet)
@@ -58,7 +58,7 @@ class DeviceRoom:
         self._meter.stop()
 
     def agent(self, device: str, channel: Channel) -> tuple[Agent, Courier]:
-        """The device as it was left, ready to join over the channel."""
+        """The device in the state it was left in, ready to join over the channel."""
         samples = self._shares.of(device)
         if device in self._hostile:
             return self._hostile_agent(device, channel, samples)
@@ -86,7 +86,7 @@ class DeviceRoom:
 def _holder(setup: Setup) -> SessionHolder:
     if setup.backend == "ort":
         return SessionHolder(threads=setup.threads, runtime=setup.runtime)
-    # Imported on use: torch takes seconds, and a simulation on the devices' runtime can do without it.
+    # Imported here: torch takes seconds to load, and a simulation on the devices' runtime does not need it.
     from sparsyedge.benchmarks.simulate.torch_session import TorchWorkbench
 
     return TorchWorkbench(threads=setup.threads)

@@ -1,4 +1,4 @@
-"""One federated run on this machine: the data dealt out, the devices made up, the real coordinator in front of them."""
+"""One federated run on this machine: deals out the data, simulates the devices and runs the real coordinator."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sparsyedge.edge.storage import sha256_file
 __all__ = ["LinkKind", "simulate"]
 
 LinkKind = Literal["memory", "mqtt"]
-# Devices share a machine that may be slow, and here that is no reason to go on without one.
+# Devices share a machine that may be slow; that is no reason to go on without one of them.
 PATIENCE_S = 7 * 86_400.0
 
 
@@ -54,13 +54,13 @@ def simulate(
     observer: Observer | None = None,
     longer: bool = False,
 ) -> RunSummary:
-    """Run to the end, or on to the end where the run directory holds the beginning; returns what was recorded.
+    """Run to the end, resuming if the run directory holds a started run; returns the record of the run.
 
-    `config.simulation` says which devices there are. `drop(round, device)` says who takes a task and is never heard of
-    again; their round then closes at its deadline, which costs no waiting. Needs `link="memory"`. `backend` says what
-    takes the devices' steps. With `longer`, a run that is there may go on for another number of rounds than it was
-    begun with; without, it is refused, since its figures would not be those of either number. `hostile` says which
-    devices attack the run, and how (benchmarks/simulate/hostile_members.py).
+    `config.simulation` describes the devices. `drop(round, device)` says which devices take a task and then disappear;
+    their round closes at its deadline, without real waiting. Needs `link="memory"`. `backend` chooses what runs the
+    training steps. With `longer`, an existing run may continue with another number of rounds; otherwise it is refused,
+    because its figures would fit neither number. `hostile` says which devices attack the run, and how
+    (benchmarks/simulate/hostile_members.py).
     """
     simulation = config.simulation
     if simulation is None:
@@ -104,7 +104,7 @@ def simulate(
             config = msgspec.structs.replace(config, broker=broker)
             hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
             coordinator = prepare(config, observer, extend_evaluation=by_device, takes_turns=True)
-            # It would wait for the devices of a process that died until its deadline.
+            # Otherwise the run would wait until its deadline for the devices of a dead process.
             stack.enter_context(watched(lambda: hosts.dead, coordinator.interrupt))
             summary = coordinator.run()
             hosts.check()
@@ -126,7 +126,7 @@ def simulate(
 
 
 def _complete(config: SimulatedRunConfig, simulation: SimulationConfig, link: LinkKind) -> SimulatedRunConfig:
-    """The config with what a simulation decides: round 1 waits for all devices, so that cohorts are drawn from all."""
+    """The config adjusted for simulation: round 1 waits for all devices, so cohorts are drawn from all."""
     if config.cohort_size > simulation.devices:
         raise ConfigError(
             f"key `cohort_size` has value {config.cohort_size}: there are `simulation.devices` = {simulation.devices}; "
@@ -137,7 +137,7 @@ def _complete(config: SimulatedRunConfig, simulation: SimulationConfig, link: Li
 
 
 def _load_data(config: SimulatedRunConfig, simulation: SimulationConfig) -> Dataset:
-    """The run's data set, of which every device gets a sample at least."""
+    """The run's data set; it must have at least one sample per device."""
     dataset = load(config.dataset, config.data_path)
     check_classes(dataset)
     if simulation.devices > len(dataset.train):
@@ -149,7 +149,7 @@ def _load_data(config: SimulatedRunConfig, simulation: SimulationConfig) -> Data
 
 
 def _finished(config: SimulatedRunConfig, *, longer: bool) -> RunSummary | None:
-    """What is recorded of the run, where it is over already; raises RunError where it was begun as another run."""
+    """The record of the run if it is over; raises RunError if the directory belongs to a different run."""
     if not Store.exists(config.run_path):
         return None
     with closing(Store.open(config.run_path)) as store:
@@ -158,7 +158,7 @@ def _finished(config: SimulatedRunConfig, *, longer: bool) -> RunSummary | None:
 
 
 def _install(artifacts: Artifacts, devices_dir: Path, devices: tuple[str, ...]) -> None:
-    """Give every device the artifacts, as if it had fetched them: one copy on disk, however many devices."""
+    """Give every device the artifacts as if it had fetched them; all share one copy on disk."""
     manifest = sha256_file(artifacts.directory / MANIFEST_NAME)
     shared = devices_dir / "artifacts"
     folder = shared / manifest

@@ -1,7 +1,7 @@
-"""Training in plain torch instead of the exported graphs: the methods implemented once more, on a GPU if there is one.
+"""Training in plain torch instead of the exported graphs: a second implementation of the methods, on a GPU if any.
 
-Everything around a step (batch orders, pruning, frames, averaging) is that of the devices, so a run that ends elsewhere
-than one on the devices' runtime points at the step.
+Everything around a step (batch orders, pruning, frames, averaging) is the devices' own, so a different result points at
+the step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["TorchSession", "TorchWorkbench"]
 
 
 class TorchSession:
-    """The model of a manifest in torch, all its weights trained; zeros may grow back where the method lets them."""
+    """A manifest's model in torch; trains all weights, and zeros grow back if the method allows it."""
 
     kind: Kind = "dense"
 
@@ -39,7 +39,7 @@ class TorchSession:
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Replace every parameter and running statistic."""
-        # Our states lack torch's counter of batches, which nothing here reads.
+        # Our states lack torch's batch counter; nothing here reads it.
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in state.items()}
         self._model.load_state_dict(tensors, strict=False)
         self._exponents = derive_exponents(self._model, self._manifest.method, self._manifest.prunable)
@@ -65,7 +65,7 @@ class TorchSession:
 
 
 class TorchWorkbench(SessionHolder):
-    """A holder whose sessions are torch's; artifacts say which model and method, and where to start."""
+    """A holder of torch sessions; the artifacts give the model, the method and the initial weights."""
 
     def session(self, model: State | None, *, round_number: int) -> Session:
         artifacts = self._artifacts

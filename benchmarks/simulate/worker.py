@@ -1,4 +1,4 @@
-"""A worker process of `--link memory`: is one device after the other, as the hub gives it turns."""
+"""A worker process of `--link memory`: plays one device after another as the hub hands out turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["work"]
 
 def work(connection: Connection, setup: Setup) -> None:
     """Take turns until the hub closes the pipe."""
-    # Ctrl-C reaches the whole process group; the hub ends its workers in order.
+    # Ctrl-C reaches the whole process group; ignore it here, since the hub stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.set_up()
     logs.name_lines(f"worker {os.getpid()}")
@@ -23,7 +23,7 @@ def work(connection: Connection, setup: Setup) -> None:
     try:
         while True:
             message = decode(connection.recv_bytes())
-            # Messages for the device before, which has gone, are passed over.
+            # Skip messages for the previous device.
             if isinstance(message, Turn):
                 _take_turn(room, message.device, connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -18,7 +18,7 @@ from sparsyedge.edge.errors import RunError
 __all__ = ["ONE_THREAD", "Worker", "Workers", "environment", "started_workers"]
 
 STOP_LIMIT_S = 20.0
-# One thread per worker: numpy's own threads would fight with the other workers over the cores.
+# One thread per worker: numpy's own threads would compete with the other workers for the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -39,7 +39,7 @@ class Worker:
         self._sender.start()
 
     def send(self, message: Message) -> None:
-        """Have a message sent after those before it."""
+        """Queue a message."""
         self._outgoing.put(encode(message))
 
     def give_turn(self, device: str) -> None:
@@ -48,7 +48,7 @@ class Worker:
         self.send(Turn(device))
 
     def receive(self) -> Message:
-        """The next message; raises RunError where the process has ended."""
+        """The next message; raises RunError if the process has ended."""
         try:
             message = decode(self.connection.recv_bytes())
         except (EOFError, OSError) as error:
@@ -63,7 +63,7 @@ class Worker:
         return message
 
     def stop(self) -> None:
-        """Close the pipe, which ends the process; one that does not end is killed."""
+        """Close the pipe to end the process; kill it if it does not end."""
         self._outgoing.put(None)
         self._sender.join(STOP_LIMIT_S)
         self.connection.close()
@@ -90,7 +90,7 @@ class Workers:
         self.all = workers
 
     def idle(self) -> Worker | None:
-        """One that has no turn."""
+        """An idle worker."""
         return next((worker for worker in self.all if worker.device is None), None)
 
     @property
@@ -98,14 +98,14 @@ class Workers:
         return any(worker.device is not None for worker in self.all)
 
     def ready(self, timeout_s: float) -> list[Worker]:
-        """Those that have something to say, after at most `timeout_s`."""
+        """The workers with messages to read; waits at most `timeout_s`."""
         by_connection: dict[Connection, Worker] = {worker.connection: worker for worker in self.all}
         return [by_connection[item] for item in wait(list(by_connection), timeout_s) if isinstance(item, Connection)]
 
 
 @contextmanager
 def started_workers(count: int, setup: Setup) -> Iterator[Workers]:
-    """Worker processes that live as long as the block; none is left behind."""
+    """Worker processes that run during the block; leaves none behind."""
     workers: list[Worker] = []
     try:
         for _ in range(count):
@@ -118,7 +118,7 @@ def started_workers(count: int, setup: Setup) -> Iterator[Workers]:
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """The environment with these values, for the processes that start in the block."""
+    """Set these environment variables for processes that start in the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,1 +1,1 @@
-"""`sparsyedge bench step`: one training step of ours against the same step of others."""
+"""`sparsyedge bench step`: our training step against the same step in other libraries."""

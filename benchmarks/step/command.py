@@ -26,7 +26,7 @@ from sparsyedge.edge.tensors import State
 __all__ = ["main", "make_parser"]
 
 PEERS = tuple(name for name in CONTESTANTS if name != OURS)
-# Those that train with the method; the other peers train dense weights or a fixed mask.
+# Contestants that train with the method; the others train dense weights or a fixed mask.
 OF_THE_METHOD = (OURS, "ort_stock", "torch_sparsyfed")
 BETA = 1.25
 PHASE_STEPS = 5
@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace, names: Sequence[str], workload: Workload
     notes += [disturbed] if disturbed else []
     best = _fastest(timings, notes)
     notes += compare_losses({name: timings[variant].losses for name, variant in best.items()}, method=OF_THE_METHOD)
-    # The contestants' memory goes before other processes are weighed.
+    # Free the contestants' memory before measuring other processes.
     contestants.clear()
     medians = {name: timings[best[name]].median_ms if name in best else None for name in names}
     return StepResult(
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace, names: Sequence[str], workload: Workload
 
 
 def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, State]:
-    """Export the model and draw what is trained; with the weights before the profile's zeros."""
+    """Export the model and draw the workload; also returns the weights before the profile zeroes some."""
     # Here and not above: torch reads the limits of cap_peers when it is imported.
     from sparsyedge.edge.model.methods import make_method
     from sparsyedge.export.build import build_artifacts, state_of
@@ -89,14 +89,14 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
     initial = state_of(model)
     state = profile_state(arguments.profile, initial, sorted(prunable_names(model)), seed=arguments.seed)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
-    # That the graphs agree with torch is what `sparsyedge export` checks; here the losses are compared instead.
+    # `sparsyedge export` checks the graphs against torch; here we compare losses instead.
     artifacts, _ = build_artifacts(spec, method, folder, seed=arguments.seed, check=lambda artifacts: None)
     batch = {"batch": arguments.batch, "threads": arguments.threads, "seed": arguments.seed}
     return Workload.draw(artifacts, state, **batch), initial
 
 
 def _fastest(timings: dict[Variant, Timing], notes: list[str]) -> dict[str, Variant]:
-    """By contestant the variant with the lowest median; the notes say what it was chosen from."""
+    """The variant with the lowest median for each contestant, and notes on the alternatives."""
     best: dict[str, Variant] = {}
     for name in CONTESTANTS:
         variants = sorted((v for v in timings if v.contestant == name), key=lambda v: timings[v].median_ms)

@@ -1,4 +1,4 @@
-"""Who takes part: a table of names, each with the variants of which the fastest counts."""
+"""The table of contestants; each has variants, and the fastest one counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ContestantFactory(Protocol):
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a contestant; the module is imported when it is used, so that memory counts nobody else's."""
+    """One way to run a contestant; imports its module on use, to keep other libraries out of its memory figure."""
 
     contestant: str
     module: str
@@ -38,7 +38,7 @@ class Variant:
     label: str = ""
 
     def load(self) -> ContestantFactory:
-        """Import the class, with every library that it needs."""
+        """Import the class and the libraries it needs."""
         return cast("ContestantFactory", getattr(importlib.import_module(self.module), self.factory))
 
 
@@ -58,7 +58,7 @@ CONTESTANTS: dict[str, tuple[Variant, ...]] = {
 
 
 def open_contestants(names: Iterable[str], workload: Workload) -> tuple[dict[Variant, Contestant], dict[str, str]]:
-    """Every variant of the named contestants, ready to step, and by name why one of them cannot take part here."""
+    """Every variant of the named contestants, ready to step; and by name, why a contestant cannot run here."""
     opened: dict[Variant, Contestant] = {}
     unavailable: dict[str, str] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Round 1, whose weights are all there: the dense graph with our ops beside the same graph without them."""
+"""Round 1, with dense weights: the dense graph with our ops against the same graph without them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def dense_round_ms(workload: Workload, initial: State, folder: Path, *, steps: i
 
 
 def without_our_ops(artifacts: Artifacts, folder: Path) -> Artifacts:
-    """A copy of artifacts in which every op of ours hands its first input on: plain dense SGD with stock ops."""
+    """A copy of the artifacts in which our ops just pass on their first input: plain dense SGD with stock ops."""
     shutil.copytree(artifacts.directory, folder)
     copy = dataclasses.replace(artifacts, directory=folder)
     path = copy.path("training")

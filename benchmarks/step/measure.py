@@ -1,4 +1,4 @@
-"""Interleaved timing: all contestants share every disturbance of the machine."""
+"""Interleaved timing: disturbances of the machine hit all contestants alike."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Timing", "compare_losses", "measure"]
 Key = TypeVar("Key", bound=Hashable)
 
 WARM_UP = 2
-# An OpenMP or ORT worker that has just finished still spins for a moment, on a core that the next contestant needs.
+# OpenMP and ORT workers spin for a moment after they finish, on cores that the next contestant needs.
 PAUSE_S = 0.002
-# Relative. All start from the same weights: the first loss shows the same forward pass, the second the same update too.
-# A value next to a threshold (ReLU, kept activation) may fall on either side and moves the second loss a little.
+# Relative. All start from the same weights: equal first losses prove equal forward passes, equal second losses equal
+# updates. A value next to a threshold (ReLU, kept activation) may fall on either side and move the second loss a bit.
 TOLERANCES = (1e-4, 1e-3)
 
 
@@ -39,7 +39,7 @@ class Timing:
 
 
 def measure(contestants: Mapping[Key, Contestant], *, steps: int) -> dict[Key, Timing]:
-    """Warm every contestant up, then let them take turns, one step each, another one first in every round."""
+    """Warm up every contestant, then alternate, one step each; a different one starts every round."""
     timings: dict[Key, Timing] = {key: Timing() for key in contestants}
     for key, contestant in contestants.items():
         timings[key].losses = [contestant.step() for _ in range(WARM_UP)]
@@ -58,15 +58,15 @@ def compare_losses(losses: Mapping[str, Sequence[float]], *, method: Sequence[st
     """One warning per contestant that computes something else; `method` names those of the same update, ours first."""
     if not losses:
         return []
-    # Not ours: where ours is the one that is wrong, the warning must say so.
+    # Not ours as reference: if ours is wrong, the warning must name it.
     reference = next((name for name in reversed(method) if name in losses), next(iter(losses)))
     expected = losses[reference]
     warnings = []
     for name, found in losses.items():
-        # Plain dense training starts from the same function, but its update is another.
+        # Plain dense training starts from the same function, but its update differs.
         comparable = len(TOLERANCES) if name in method and reference in method else 1
         for step, tolerance in enumerate(TOLERANCES[:comparable]):
-            # Written so that NaN, too, is a difference.
+            # `not <=` makes NaN a difference too.
             if not abs(found[step] - expected[step]) <= tolerance * abs(expected[step]):
                 warnings.append(
                     f"WARNING: {name} has loss {found[step]:.6f} in step {step + 1}, {reference} {expected[step]:.6f}: "

@@ -1,6 +1,6 @@
-"""Peak memory of training: every contestant in a process of its own.
+"""Peak memory of training, with a separate process for every contestant.
 
-Run as a module it is that process: it prints how many MB of memory training took on top of the libraries and the data.
+Run as a module, this is that process: it prints the MB that training took on top of the libraries and the data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT_S = 900
 
 
 def peak_mb(variant: Variant, workload: Workload, *, steps: int = STEPS) -> float:
-    """The peak resident memory of some steps in a fresh process, minus what it held before its model was made."""
+    """The peak resident memory of some steps in a fresh process, minus its memory before it opened the model."""
     with tempfile.TemporaryDirectory(prefix="sparsyedge-memory-") as folder:
         file = Path(folder) / "workload.npz"
         workload.save(file)
@@ -50,11 +50,11 @@ def main(argv: list[str]) -> int:
 
 
 def _reset_peak() -> None:
-    """Forget the peak of imports and of opening the model; what is still resident goes on to count."""
+    """Reset the peak after imports and opening the model; resident memory still counts."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        # Some containers forbid it. The peak then includes opening the model, which can only be more.
+        # Some containers forbid it. The peak then includes opening the model, so it can only be higher.
         return
 
 

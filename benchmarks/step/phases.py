@@ -1,4 +1,4 @@
-"""Where the time of our step goes, by ONNX Runtime's own profiler, in a run of its own: profiling costs time too."""
+"""Breaks down our step with ONNX Runtime's profiler, in a separate run because profiling costs time."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PHASES = {
     "grad_weight": ("SparseConvGradWeight",),
     "batch_norm": ("BatchNormAct", "BatchNormActGrad"),
     "save_activation": ("SaveActivation",),
-    # All that is done to the parameters themselves, the power before the forward pass included.
+    # All work on the parameters themselves, including the power before the forward pass.
     "update": ("PowerProp", "PowerPropStep", "DecayStep"),
 }
-"""Part of the step to the ops that do it; everything else, the runtime between the ops included, is `other`."""
+"""The ops of each part of the step; `other` is the rest, including the runtime between ops."""
 
 OTHER = "other"
 WARM_UP = 2
@@ -44,7 +44,7 @@ def phase_ms(workload: Workload, *, steps: int) -> dict[str, float]:
 
 
 def split(events: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The medians over all runs of a profile but those that warmed up."""
+    """The medians over all runs of a profile except the warm-up."""
     parts = {operator: part for part, operators in PHASES.items() for operator in operators}
     runs = sorted((event["ts"], event["dur"]) for event in events if event["name"] == "model_run")[WARM_UP:]
     kernels = [event for event in events if event["name"].endswith("_kernel_time")]

@@ -1,4 +1,4 @@
-"""Sparsity profiles: how many weights of which layer are zero, and states that are so."""
+"""Sparsity profiles: the share of zeros in each layer, and states that match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
 __all__ = ["PROFILES", "global_sparsity", "mask", "profile_state", "sparsity_of"]
 
-# Each layer of a SparsyFed model that was trained to 95 % (width 64, CIFAR-10).
+# Measured on a SparsyFed model trained to 95 % (width 64, CIFAR-10).
 TRAINED95 = {
     "conv1": 0.087,
     "layer1.0.conv1": 0.540,
@@ -50,7 +50,7 @@ PROFILES: Mapping[str, Mapping[str, float]] = {
     "uniform95": _uniform(0.95),
     "uniform99": _uniform(0.99),
 }
-"""By profile: the share of zeros in every layer whose name starts so."""
+"""By profile: the share of zeros by prefix of the layer's name."""
 
 
 def profile_state(profile: str, initial: State, prunable: Iterable[str], *, seed: int) -> State:
@@ -75,7 +75,7 @@ def mask(initial: State, prunable: Iterable[str], sparsities: Mapping[str, float
 
 
 def sparsity_of(name: str, sparsities: Mapping[str, float]) -> float:
-    """The share of zeros that a profile gives to the weight of that name."""
+    """The profile's share of zeros for the named weight."""
     try:
         return next(share for prefix, share in sparsities.items() if name.startswith(prefix))
     except StopIteration:

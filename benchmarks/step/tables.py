@@ -18,7 +18,7 @@ __all__ = ["StepResult", "as_json", "print_result"]
 
 @dataclass(frozen=True)
 class StepResult:
-    """All that was measured; None stands for a contestant that cannot take part on this machine."""
+    """All measurements; None for a contestant that cannot run on this machine."""
 
     profile: str
     threads: int
@@ -32,9 +32,9 @@ class StepResult:
     peak_mb: Mapping[str, float | None]
     machine: Mapping[str, Any]
     notes: tuple[str, ...]
-    """Who is missing and why, which variant of a peer counted, and warnings about losses that differ."""
+    """Missing contestants and why, which variant of a peer counted, and warnings about differing losses."""
     dense_ms: Mapping[str, float] = field(default_factory=dict)
-    """Of a step of round 1, from dense weights; empty unless asked for."""
+    """Milliseconds of a step of round 1, from dense weights; empty unless requested."""
 
 
 def as_json(result: StepResult) -> str:
@@ -43,7 +43,7 @@ def as_json(result: StepResult) -> str:
 
 
 def print_result(console: Console, result: StepResult) -> None:
-    """The contestants, the parts of our step, the machine, and what has to be said about them."""
+    """Print the contestants, the parts of our step, the machine, and the notes."""
     console.print(
         f"one training step: {result.profile}, {result.global_sparsity:.2%} zeros, "
         f"threads {result.threads}, {result.isa}",

@@ -1,4 +1,4 @@
-"""What every contestant trains: the same graphs, state and batch, kept on disk for the processes that weigh memory."""
+"""The workload of every contestant: the same graphs, state and batch, saved for the processes that measure memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsyedge.edge.tensors import FloatArray, State
 
 __all__ = ["LEARNING_RATE", "Workload"]
 
-# Small: over all steps on one batch the loss falls, but no gradient becomes so small that arithmetic slows down.
+# Small: the loss falls over all steps on one batch, but no gradient becomes small enough to slow down arithmetic.
 LEARNING_RATE = 0.01
 STATE_PREFIX = "state/"
 

@@ -1,4 +1,4 @@
-"""Federated runs of every method in plain torch, on a GPU where there is one: written apart from graphs and devices."""
+"""Federated runs of every method in plain torch, on a GPU if there is one; independent of graphs and devices."""
 
 from sparsyedge.benchmarks.torch_backend.federated import TorchRun, run_rounds
 

@@ -1,4 +1,4 @@
-"""A whole federated run in plain torch: the shares, cohorts and batches of a real run, everything else its own."""
+"""A whole federated run in plain torch; it shares only the shares, cohorts and batches of a real run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVALUATION_BATCH = 500
 
 @dataclass(frozen=True, kw_only=True)
 class TorchRun:
-    """What a run depends on, beside its data."""
+    """The settings of a run, besides its data."""
 
     spec: ModelSpec
     method: Method
@@ -48,7 +48,7 @@ class TorchRun:
 
 
 def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
-    """The figures of each round as it ends, under the names that records and metrics of real runs have."""
+    """Yield each round's figures when it ends, under the names of real records and metrics."""
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_model(run.spec, beta=run.method.beta, seed=run.model_seed).to(where)
     prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
@@ -86,7 +86,7 @@ def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
 def evaluate(
     model: nn.Module, method: Method, state: Tensors, samples: Samples, prunable: list[str]
 ) -> dict[str, float]:
-    """Accuracy and loss by running statistics, with the weights as they are sent or as the method says."""
+    """Accuracy and loss with running statistics, on the weights as sent or as the method prescribes."""
     model.load_state_dict(state, strict=False)
     model.eval()
     where = next(model.parameters()).device
@@ -121,7 +121,7 @@ def _compare(before: Tensors, after: Tensors, prunable: list[str]) -> dict[str, 
 
 
 def _traffic(before: Tensors, updates: list[tuple[int, Tensors]]) -> dict[str, int]:
-    """Values that would travel; nothing is encoded here, so bytes are theirs alone."""
+    """The number of values that would be sent; nothing is encoded here, so bytes count values only."""
     down = nonzeros(before, list(before)) * len(updates)
     up = sum(nonzeros(update, list(update)) for _, update in updates)
     dense = 4 * sum(value.numel() for value in before.values())

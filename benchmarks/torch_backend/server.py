@@ -1,4 +1,4 @@
-"""What the coordinator does with the updates of a round, in plain torch."""
+"""The coordinator's aggregation of a round, in plain torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _mean(method: Method, updates: Sequence[tuple[int, Tensors]], prunable: Sequ
 
 
 def _layer_counts(method: Method, updates: Sequence[tuple[int, Tensors]], prunable: Sequence[str]) -> dict[str, int]:
-    """The mean device's weights of each layer, by samples, scaled to the target and rounded down."""
+    """Non-zeros per layer: the sample-weighted mean over devices, scaled to the target and rounded down."""
     size = sum(updates[0][1][name].numel() for name in prunable)
     target = size - round(method.sparsity * size)
     present = {

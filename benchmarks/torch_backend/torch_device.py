@@ -1,4 +1,4 @@
-"""What one device does in a round, in plain torch."""
+"""One device's work in a round, in plain torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROWN = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a device is asked for in a round."""
+    """A device's task in a round."""
 
     device: str
     round_number: int
@@ -35,7 +35,7 @@ class Work:
 def train_on_device(
     model: nn.Module, method: Method, received: Tensors, samples: Samples, work: Work, prunable: Sequence[str]
 ) -> tuple[Tensors, Tensors]:
-    """What the device sends, and its model before it was pruned; `model` is only a place to train in."""
+    """The device's update, and its model before pruning; `model` is only scratch space for training."""
     sparsity = method.sparsity_of(work.device, work.round_number)
     start = prune_globally(received, prunable, sparsity) if method.sparsities and work.round_number > 1 else received
     _load(model, start)
@@ -75,7 +75,7 @@ def _load(model: nn.Module, state: Tensors) -> None:
 def select_update(
     method: Method, trained: Tensors, start: Tensors, prunable: Sequence[str], sparsity: float
 ) -> Tensors:
-    """What of the trained model is sent."""
+    """The part of the trained model that the device sends."""
     if method.uplink == "whole":
         return trained
     if method.uplink == "weights":
@@ -94,7 +94,7 @@ def _forget_small_weights(model: nn.Module, method: Method, prunable: Sequence[s
 
 @torch.no_grad()
 def _exchange(model: nn.Module, method: Method, work: Work, prunable: Sequence[str]) -> None:
-    """Give the places of each layer's smallest weights to others, drawn from the stream that devices draw from."""
+    """Move the places of each layer's smallest weights elsewhere, drawn from the devices' random stream."""
     device = int.from_bytes(hashlib.sha256(work.device.encode()).digest()[:8], "big")
     stream = np.random.Generator(np.random.PCG64([work.seed, work.round_number, device]))
     for name in prunable:

@@ -13,9 +13,9 @@ Tensors = dict[str, Tensor]
 
 
 def prune_globally(state: Tensors, names: Sequence[str], sparsity: float) -> Tensors:
-    """The state without the round(sparsity * N) smallest magnitudes of the named tensors together.
+    """Zero the round(sparsity * N) smallest magnitudes across the named tensors.
 
-    A stable sort decides between equals by name and place.
+    A stable sort breaks ties by name and place.
     """
     flat = torch.cat([state[name].abs().reshape(-1) for name in names])
     removed = round(sparsity * flat.numel())
@@ -31,7 +31,7 @@ def prune_globally(state: Tensors, names: Sequence[str], sparsity: float) -> Ten
 
 
 def largest_per_layer(state: Tensors, counts: Mapping[str, int]) -> Tensors:
-    """The state with so many of the largest magnitudes of each named tensor."""
+    """Keep the given number of largest magnitudes in each named tensor."""
     pruned = dict(state)
     for name, count in counts.items():
         flat = state[name].reshape(-1)

@@ -1,4 +1,4 @@
-"""`sparsyedge bench wire`: what a model costs on the wire, by scheme: bytes, speed and error."""
+"""`sparsyedge bench wire`: the cost of a model on the wire, by scheme: bytes, speed and error."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to put a model into bytes and to get it back."""
+    """A way to turn a model into bytes and back."""
 
     name: str
     encode: Callable[[], bytes]
     decode: Callable[[bytes], State]
     entropy_bound_bytes: int | None
-    """What masks and value bytes would take at their own entropy; None where the scheme has none."""
+    """The size of masks and value bytes at their entropy; None if the scheme has none."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one scheme took; speeds are dense float32 megabytes per second, the best of all repetitions."""
+    """The cost of one scheme; speeds are dense float32 megabytes per second, best of all repetitions."""
 
     bytes: int
     ratio: float
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
 
 
 def _schemes(pair: Pair) -> Iterator[Scheme]:
-    """What others send, then our frames: whole, and as a difference to the base."""
+    """Common formats first, then our frames: whole, and as a difference to the base."""
     shapes = {name: tensor.shape for name, tensor in pair.state.items()}
     from_dense = partial(_from_dense, shapes=shapes)
     yield Scheme("dense", lambda: _dense(pair.state), from_dense, None)
@@ -193,7 +193,7 @@ def _byte_entropy(plane: native.Bytes) -> float:
 
 
 def _measure(scheme: Scheme, state: State, repeat: int) -> Figures:
-    # gzip takes seconds, so that once is enough.
+    # Once is enough for gzip, which takes seconds.
     repeat = 1 if scheme.name == "dense-gzip" else repeat
     content, encode_s = _best(scheme.encode, repeat)
     decoded, decode_s = _best(lambda: scheme.decode(content), repeat)
@@ -210,7 +210,7 @@ def _measure(scheme: Scheme, state: State, repeat: int) -> Figures:
 
 
 def _best(run: Callable[[], Result], repeat: int) -> tuple[Result, float]:
-    """A result, and the shortest time of all repetitions: other work on the machine only ever adds to it."""
+    """A result, and the shortest time of all repetitions: other work on the machine can only add time."""
     seconds = float("inf")
     for _ in range(repeat):
         start_s = time.perf_counter()

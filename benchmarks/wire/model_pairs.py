@@ -1,4 +1,4 @@
-"""Pairs of models to measure the wire with: a base that the receiver holds, and the next model, trained from it."""
+"""Pairs of models for measuring the wire: a base that the receiver holds, and the next model, trained from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOVE = 0.021
 
 @dataclass(frozen=True)
 class Pair:
-    """Two consecutive models; the base may lack tensors, which then travel on their own."""
+    """Two consecutive models; tensors that the base lacks are sent whole."""
 
     source: str
     base: State
@@ -71,7 +71,7 @@ def pair_from_run(run_dir: Path) -> Pair:
 
 
 def synthetic_pair(seed: int) -> Pair:
-    """Gaussian weights at the densities of trained masks; a move; and the smallest weights of each tensor dropped."""
+    """Gaussian weights as dense as trained masks, moved at random, with the smallest of each tensor dropped."""
     rng = np.random.default_rng(seed)
     shapes = resnet18_shapes()
     scale = _density_scale(shapes)
@@ -112,7 +112,7 @@ def _add_norm(shapes: dict[str, tuple[int, ...]], name: str, width: int) -> None
 
 
 def _density_scale(shapes: dict[str, tuple[int, ...]]) -> float:
-    """What all densities are multiplied with so that parameters per non-zero parameter are NONZERO_RATIO."""
+    """The factor on all densities that makes parameters per non-zero parameter equal NONZERO_RATIO."""
     sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
     dense = sum(size for name, size in sizes.items() if len(shapes[name]) == 1 and "running" not in name)
     weights = {name: size for name, size in sizes.items() if len(shapes[name]) > 1}

@@ -1,4 +1,4 @@
-"""What the commands of this folder that build something have in common: errors as sentences, and the time they took."""
+"""Shared by this folder's build commands: they print errors as sentences, and the time they took."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ PACKAGES = (
 IMAGE_NAME, KERNEL_NAME, INITRAMFS_NAME = "stock.img", "vmlinuz", "initramfs.gz"
 MEGABYTE = 1 << 20
 BOOT_MB, ROOT_MB = 256, 900
-# Jobs of a general Debian that an emulated processor spends minutes on.
+# Services of a general Debian that take minutes on an emulated processor.
 MASKED = (
     "systemd-hwdb-update.service", "systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "getty@.service",
     "systemd-networkd-wait-online.service", "e2scrub_reap.service", "e2scrub_all.timer", "apt-daily.timer",
@@ -75,7 +75,7 @@ def build_image(out: Path) -> None:
 
 
 def complete(root: Path) -> None:
-    """Do for the tree what maintainer scripts would have done, as far as its first boot needs it."""
+    """Do the part of the maintainer scripts' work that the first boot needs."""
     for bulk in ("usr/lib/modules", "usr/share/doc", "usr/share/man", "usr/share/locale", "boot", "proc", "sys"):
         shutil.rmtree(root / bulk)
         (root / bulk).mkdir()
@@ -126,7 +126,7 @@ def _assemble(root: Path, kernel: bytes, image: Path, work: Path) -> None:
 
 
 def _copy_sparse(source: int, target: int, offset: int, size: int) -> None:
-    """Copy what is not empty: most of a new file system is a hole."""
+    """Copy only the blocks with data: most of a new file system is a hole."""
     empty = bytes(MEGABYTE)
     for place in range(0, size, MEGABYTE):
         piece = os.pread(source, MEGABYTE, place)

@@ -1,8 +1,8 @@
 """`make bench-arm-static`: instructions per multiply-add of the convolution kernels, NEON beside AVX2, without a board.
 
 Both are compiled and disassembled; innermost loops are found by their backward branches. A loop's multiply-adds are its
-fused instructions times the floats of a register; all its other instructions are what they cost. Fewer is better; what
-a processor makes of them is not told here: no speed on a real board was measured.
+fused instructions times the floats of a register; its other instructions are overhead. Fewer is better. This says
+nothing about speed: we have not measured a real board.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ __all__ = ["requirements"]
 
 
 def requirements(pyproject: Path, *, python: str, extra: str | None = None) -> list[str]:
-    """The device's dependencies, and those of an extra, as far as their markers hold on 64-bit ARM Linux."""
+    """The device's dependencies, and an extra's, whose markers hold on 64-bit ARM Linux."""
     environment = {
         "sys_platform": "linux",
         "platform_machine": "aarch64",

@@ -91,7 +91,7 @@ def _build_tools(source: Path) -> Iterator[Path]:
 
 
 def check_wheel(wheel: Path) -> dict[str, dict[str, Version]]:
-    """What each library of the wheel needs; raises ConfigError where that is more than its platform tag promises."""
+    """What each library of the wheel needs; raises ConfigError if that exceeds the promise of the platform tag."""
     needs: dict[str, dict[str, Version]] = {}
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
         for name in (name for name in archive.namelist() if name.endswith(".so")):

@@ -24,7 +24,7 @@ from sparsyedge.hardware.flash.wheel_hashes import Signer, device_wheels
 __all__ = ["CardPlan", "device_names", "make_cards"]
 
 SPARE_BYTES = 1 << 20
-"""What the boot partition keeps free for what the system writes there itself."""
+"""Space left free on the boot partition for the system's own files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,12 @@ def device_names(first: str, count: int) -> list[str]:
 
 
 def card_path(out: Path, device: str, count: int) -> Path:
-    """Where a card of the series goes: one of many has its device's name in its own."""
+    """The path of a card's image; in a series, the file name contains the device's."""
     return out if count == 1 else out.with_name(f"{out.stem}-{device}{out.suffix or '.img'}")
 
 
 def make_cards(plan: CardPlan, devices: Sequence[str], out: Path) -> Iterator[tuple[str, Path]]:
-    """One image per device, named as it is finished; raises FlashError before it writes where something is missing."""
+    """Make one image per device and yield each when done; raises FlashError before writing if something is missing."""
     paths = [card_path(out, device, len(devices)) for device in devices]
     for path in paths:
         if path.exists():
@@ -124,7 +124,7 @@ def _write_all(volume: FatVolume, files: dict[str, bytes]) -> None:
         )
     for path, content in files.items():
         volume.write(path, content)
-    # Two files that share clusters, as damaged tables have them, are noticed by nothing else.
+    # Only this notices files that share clusters, as in damaged tables.
     for path, content in files.items():
         if volume.read(path) != content:
             raise FlashError(

@@ -33,7 +33,7 @@ LINK_BYTES_PER_S = 10e6 / 8
 
 @dataclass(frozen=True)
 class CardData:
-    """What a device is to train on: a file that travels with it or a data set's name, and what was understood."""
+    """A device's training data: a file on the card or a data set's name, and a description for the user."""
 
     file: Path | None
     dataset: str | None
@@ -42,7 +42,7 @@ class CardData:
 
 @contextmanager
 def card_data(data: str | None) -> Iterator[CardData]:
-    """What `--data` means; a file that had to be packed is gone after the block. Raises FlashError or DataError."""
+    """Resolve `--data`; removes a packed file after the block. Raises FlashError or DataError."""
     with tempfile.TemporaryDirectory(prefix="sparsyedge-data-") as folder:
         yield _understand(data, Path(folder))
 
@@ -91,7 +91,7 @@ def _from_folder(path: Path, folder: Path) -> CardData:
             f"--data {path} has neither an .npz file nor folders of images; wanted are {path}/CLASS/ or "
             f"{path}/train/CLASS/, a folder per class"
         )
-    # The test part is kept where there is one: whoever gets the card's file back finds all that was given.
+    # Keep the test part, if any: the card's file then holds all the data the user gave.
     dataset = load(str(path), train_only=not (path / "test").is_dir())
     return _packed(dataset, folder / f"{path.resolve().name}.npz")
 

@@ -125,18 +125,18 @@ def _android(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# ---- what a device is given ------------------------------------------------------------------------------------------
+# ---- data, wheels and identities -------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Supplies:
-    """What travels to the devices of one command."""
+    """Everything that goes onto the devices of one command."""
 
     wheelhouse: Path
     files: list[Path]
     inviter: Inviter
     authority: Path | None
-    """None where it is on another machine."""
+    """None if the authority is on another machine."""
     invited: list[DeviceFile] = field(default_factory=list)
 
     def sign(self, wheels: WheelList) -> bytes:
@@ -154,7 +154,7 @@ class _Supplies:
 
 @contextmanager
 def _supplied(arguments: argparse.Namespace, devices: list[str], *, board_data: str) -> Iterator[_Supplies]:
-    """Data, wheels and identities, checked in the order of what they cost; says what was understood and made."""
+    """Prepare data, wheels and identities, cheapest checks first; tells the user what it understood and made."""
     ready = None if arguments.device_file is None else read_device_file(arguments.device_file)
     authority = arguments.fleet_dir if ready is None else None
     if authority is not None:

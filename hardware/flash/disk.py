@@ -75,7 +75,7 @@ def _copy(image: Path, target: Path) -> str:
             out.write(piece)
         os.fsync(out.fileno())
         if hasattr(os, "posix_fadvise"):
-            # What is read back must come from the card and not from memory.
+            # Read back from the card, not from the page cache.
             os.posix_fadvise(out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return digest.hexdigest()
 

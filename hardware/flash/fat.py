@@ -65,12 +65,12 @@ class FatVolume:
 
     @property
     def free_bytes(self) -> int:
-        """What fits in yet, in whole clusters."""
+        """Free space, in whole clusters."""
         links = np.frombuffer(self._table, dtype=np.uint32)[2:]
         return int(np.count_nonzero(links & CLUSTER_MASK == 0)) * self._cluster_bytes
 
     def size_on_disk(self, size: int) -> int:
-        """What a file of that size takes."""
+        """The space that a file of this size takes."""
         return -(-size // self._cluster_bytes) * self._cluster_bytes
 
     def names(self, folder: str = "") -> list[str]:
@@ -100,7 +100,7 @@ class FatVolume:
         self._add_entry(folder, place.name, attributes=0x20, cluster=cluster, size=len(content))
 
     def flush(self) -> None:
-        """Write the tables; what was written before is unreachable until then."""
+        """Write the tables; until then, earlier writes are unreachable."""
         table = self._table
         if sys.byteorder == "big":
             table = array.array("I", table)

@@ -23,7 +23,7 @@ def short_name(raw: bytes) -> str:
 
 
 class LongName:
-    """A long name as its entries come along, its end first; pieces that belong to no short entry are forgotten."""
+    """Collects a long name from its entries, last piece first; drops pieces without a short entry."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -50,7 +50,7 @@ class LongName:
         return taken
 
     def forget(self) -> None:
-        """What came so far belongs to nothing."""
+        """Drop the pieces so far; they belong to no entry."""
         self._pieces, self._awaited = [], 0
 
 
@@ -61,7 +61,7 @@ def _piece(raw: bytes) -> str:
 
 
 def short_name_checksum(short: bytes) -> int:
-    """What ties a long name to its entry."""
+    """The checksum that ties a long name to its short entry."""
     total = 0
     for byte in short:
         total = ((total & 1) << 7 | total >> 1) + byte & 0xFF

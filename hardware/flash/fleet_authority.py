@@ -1,6 +1,6 @@
-"""What a card needs of its fleet's authority: an identity, its op library on record, and wheels that are signed.
+"""Gets from the fleet's authority what a card needs: an identity, its op library on record, and signed wheels.
 
-It is asked by commands of `sparsyedge coordinator`, since this folder imports nothing but edge.
+It runs `sparsyedge coordinator` commands, because this folder may import only edge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Inviter", "check_authority", "record_library", "sign_here", "signed_
 
 @dataclass(frozen=True)
 class Inviter:
-    """Gives every device of a series its identity: a new one of the authority's, or the one that was made elsewhere."""
+    """Gives every device of a series its identity: a new one from the authority, or one made elsewhere."""
 
     devices: list[str]
     authority: Path
@@ -62,7 +62,7 @@ class Inviter:
 
 
 def check_authority(folder: Path) -> None:
-    """Raise SparsyedgeError where there is no authority, before anything is built for it."""
+    """Raise SparsyedgeError if there is no authority, before anything is built."""
     _coordinator("library", "--dir", str(folder))
 
 
@@ -81,7 +81,7 @@ def sign_here(folder: Path, wheels: WheelList) -> bytes:
 
 
 def signed_elsewhere(wheelhouse: Path, wheels: WheelList, *, signing_key: str) -> bytes:
-    """The signature that lies in the wheelhouse, made where the authority is; raises FlashError where none fits."""
+    """The signature in the wheelhouse, made on the authority's machine; raises FlashError if none fits."""
     path = wheelhouse / f"{wheels.name}.sig"
     try:
         signature = path.read_bytes()

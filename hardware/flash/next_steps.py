@@ -1,4 +1,4 @@
-"""What is left to do when a card or a bundle is made: where it goes, what to expect, and how to see the device join."""
+"""The user's next steps with a card or a bundle: where it goes, what to expect, and how to see the device join."""
 
 from __future__ import annotations
 

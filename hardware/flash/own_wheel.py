@@ -19,10 +19,10 @@ WHEELS = f"sparsyedge-*-{PLATFORM}.whl"
 
 
 def own_wheel(*, checkout: Path | None, installed: Path | None, say: Callable[[str], None]) -> Path:
-    """The wheel that boards of this version install; `say` is told what takes its time.
+    """The wheel that boards of this version install; reports slow steps through `say`.
 
-    `checkout` and `installed` are where this sparsyedge was installed from, as far as that is known. Nothing is ever
-    taken from an index: the package is on none.
+    `checkout` and `installed` say where this sparsyedge was installed from, if known. Never looks in a package index:
+    the package is on none.
     """
     if checkout is not None:
         return _built(checkout) or _build(checkout, say)

@@ -19,7 +19,7 @@ __all__ = ["OsImage", "boot_volume", "identify", "unpack"]
 
 COPY_BYTES = 4 << 20
 MAX_VARINT_BITS = 63
-"""Of a number in .xz; one without an end would take time that goes with the square of its length."""
+"""Limit on a number in .xz; reading an endless one would take quadratic time."""
 XZ_MAGIC = b"\xfd7zXZ\x00"
 OTHER_ARCHIVES = {b"PK\x03\x04": "zip", b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -119,7 +119,7 @@ def _unpacked_bytes(file: BinaryIO, image: Path) -> int:
         records, *numbers = _varints(index[1:])
         total = sum(numbers[1 : 2 * records : 2])  # pairs of packed and unpacked bytes
     except (OSError, ValueError):
-        # A cut file: reading it on will say so.
+        # A truncated file; unpacking it will report that.
         total = size
     finally:
         file.seek(0)

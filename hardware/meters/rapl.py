@@ -39,7 +39,7 @@ class _Package:
         now_uj = int(self.counter.read_text())
         spent_uj = now_uj - self.last_uj
         self.last_uj = now_uj
-        # One wrap is made good, two are not: a counter of 262 kJ lasts 20 minutes at 200 W, longer than a phase.
+        # Corrects one wrap, not two: a 262 kJ counter lasts 20 minutes at 200 W, longer than a phase.
         return spent_uj if spent_uj >= 0 else spent_uj + self.range_uj
 
 

@@ -1,4 +1,4 @@
-"""What the meters that read power have in common: a thread that samples it and adds up energy by trapezoids."""
+"""Shared by meters that read power: a thread that samples it and integrates energy by trapezoids."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class NoReading(Exception):
 class PowerSampler:
     """Integrates `read_watts`, asked every `period_s` seconds from start to stop.
 
-    `read_watts` raises OSError or ValueError where the sensor is gone, NoReading where it means something else; that
-    time is counted as lost, and its energy is not made up.
+    `read_watts` raises OSError or ValueError if the sensor is gone, NoReading if the reading is not the device's power.
+    That time counts as lost; we do not invent its energy.
     """
 
     name: str

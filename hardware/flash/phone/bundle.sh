@@ -16,7 +16,7 @@ proot-distro login debian --bind "$home:/opt/bundle" -- sh /opt/bundle/setup.sh
 mkdir -p "$HOME/.termux/boot"
 cp "$home/run.sh" "$HOME/.termux/boot/sparsyedge"
 chmod 755 "$HOME/.termux/boot/sparsyedge"
-# The bundle holds a token that has been used now; what is left of it is of no use to anybody.
+# The bundle's token has been used now, so nobody needs the bundle any more.
 rm -rf "$home/wheels" "$home/data" "$home/sparsyedge-device.json"
 nohup sh "$HOME/.termux/boot/sparsyedge" > "$home/device.log" 2>&1 &
 echo "sparsyedge: the device runs; its log is $home/device.log"

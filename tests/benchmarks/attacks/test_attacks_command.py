@@ -122,5 +122,5 @@ def test_the_table_fits_eighty_columns_and_shows_what_is_lost(capsys: pytest.Cap
 
 
 def test_one_device_at_least_is_honest() -> None:
-    with pytest.raises(ConfigError, match="one at least must be honest"):
+    with pytest.raises(ConfigError, match="one must stay honest"):
         command.main(["--devices", "2", "--hostile", "2"])

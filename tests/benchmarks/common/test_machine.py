@@ -35,7 +35,7 @@ def test_a_forced_instruction_set_holds_for_torch_too(monkeypatch: pytest.Monkey
     monkeypatch.setenv("SPARSYEDGE_FORCE_ISA", "avx2")
     for name in machine.TORCH_CAPS["avx2"]:
         monkeypatch.setenv(name, "")
-    assert "holds our ops and torch" in str(machine.cap_peers())
+    assert "limits our ops and torch" in str(machine.cap_peers())
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
 
 
