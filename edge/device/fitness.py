@@ -21,7 +21,7 @@ class Unfit:
 
 
 class Fitness:
-    """Remembers the run and the round that a device declined. A run stays declined; a round is retried after a while."""
+    """Remembers the run and the round that a device declined. A run stays declined; a round is retried later."""
 
     def __init__(self) -> None:
         self._run: tuple[str, str] | None = None
