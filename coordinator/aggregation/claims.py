@@ -1,7 +1,7 @@
-"""How much a device counts for in the mean: what it claims, within what is known of it and of its peers.
+"""How much a device counts for in the mean: the samples it claims, within bounds.
 
-A device says itself how many samples it has, and nobody can check that. So a claim counts up to what the operator
-declared for the device, and up to twice the median claim of the round: whoever claims a billion counts for two.
+Nobody can check how many samples a device has. So a claim counts up to what the operator declared for the device, and
+up to twice the median claim of the round: a device that claims a billion samples counts for two devices.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MOST_MEDIANS = 2
 
 
 def weigh(claims: Mapping[str, int], config: AggregationConfig) -> dict[str, int]:
-    """The weight of each device of a round, from the samples that all of them claim."""
+    """Weigh each device of a round by the samples that all of them claim."""
     if config.weights == "equal":
         return dict.fromkeys(claims, 1)
-    # Of two in the middle the lower one: a single liar among two devices must not raise the bound with its claim.
+    # The lower of two medians: with two devices, a liar must not raise the bound by its own claim.
     most = MOST_MEDIANS * statistics.median_low(claims.values())
     return {device: min(claim, most, config.samples.get(device, claim)) for device, claim in claims.items()}

@@ -28,7 +28,7 @@ from sparsyedge.edge.tensors import State, Tensors
 __all__ = ["NOTABLE", "Influence", "Share"]
 
 NOTABLE = 0.5
-"""Honest updates are clipped, too, but seldom to less than this share of their norm."""
+"""Honest updates are clipped too, but seldom to less than this share of their norm."""
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +41,18 @@ class Share:
     """As claimed."""
     weight: int
     cut: bool = False
-    """Whether the weight is less than the samples because nobody believes them."""
+    """Whether a bound on claims made the weight less than the samples."""
     scales: Scales = field(default_factory=dict)
     left: float = 1.0
     """What the scales leave of the norm of its change."""
     trust: float = 1.0
-    """What is left of its weight, where it prunes far more than others."""
+    """The share of its weight that is left, less than 1 where it prunes far more than others."""
     left_out: bool = False
-    """Whether the rule did without it."""
+    """Whether the rule left it out."""
 
     @property
     def clipped(self) -> float:
-        """What is left of the norm of its change: 1 where all of it is, 0 where the rule did without the update."""
+        """The share of its change's norm that is left: 1 for all of it, 0 for an update that the rule left out."""
         return 0.0 if self.left_out else self.left * self.trust
 
 

@@ -25,7 +25,7 @@ __all__ = ["OPTIMIZERS", "ServerOptimizer", "make_optimizer"]
 
 
 def make_optimizer(config: ServerOptimizerConfig, manifest: Manifest) -> ServerOptimizer:
-    """The optimizer that a run asks for, with an empty memory."""
+    """Make the optimizer that a run asks for, with an empty memory."""
     return OPTIMIZERS[config.name](config, manifest)
 
 
@@ -33,9 +33,9 @@ class ServerOptimizer:
     """One optimizer with its memory, which `pack` and `unpack` carry over a restart bit for bit."""
 
     slots: ClassVar[tuple[str, ...]] = ()
-    """What it remembers of every trained tensor."""
+    """What it remembers about every trained tensor."""
     learning_rate: ClassVar[float] = 1.0
-    """How far it steps if the run does not say."""
+    """The default where the run sets none."""
 
     def __init__(self, config: ServerOptimizerConfig, manifest: Manifest) -> None:
         self._config = config
@@ -46,13 +46,13 @@ class ServerOptimizer:
         self._memory: dict[str, State] = {slot: {} for slot in self.slots}
 
     def step(self, base: Mapping[str, FloatArray], mean: State) -> State:
-        """The next model, from the one that the round started with; takes over `mean`, tensor by tensor."""
+        """Return the next model, from the round's base; takes over `mean`, tensor by tensor."""
         for name in self._trained:
             mean[name] = self._step_tensor(name, base[name], mean[name])
         return mean
 
     def direction(self, name: str, change: FloatArray) -> FloatArray:
-        """Where to step from here, given the change that the devices want; the learning rate scales it."""
+        """Return the step for the devices' mean change, before the learning rate scales it."""
         raise NotImplementedError
 
     def _step_tensor(self, name: str, base: FloatArray, mean: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Whether a device trains, and if not, why not: what it tells the coordinator, and when it tries again. No I/O."""
+"""What a device has declined: the reason it gives the coordinator, and when it tries again. No I/O."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sparsyedge.edge.protocol.messages import RoundTask
 __all__ = ["RETRY_FAILED_S", "Fitness", "Unfit"]
 
 RETRY_FAILED_S = 60.0
-"""How long a device that failed in a round waits before it tries that round once more."""
+"""How long a device that failed in a round waits before it tries that round again."""
 
 
 @dataclass(frozen=True)
 class Unfit:
-    """Why a device does not train: in this round alone, or (0) until it says otherwise."""
+    """Why a device does not train: in this round only, or (round 0) until it says otherwise."""
 
     reason: str
     round: int = 0
 
 
 class Fitness:
-    """Remembers what a device cannot do. A run that it cannot take part in at all stays so; a round may be retried."""
+    """Remembers the run and the round that a device declined. A run stays declined; a round is retried later."""
 
     def __init__(self) -> None:
         self._run: tuple[str, str] | None = None
@@ -36,7 +36,7 @@ class Fitness:
         self._round = (task.run, task.round, reason, now_s + RETRY_FAILED_S)
 
     def unfit(self, task: RoundTask | None, now_s: float) -> Unfit | None:
-        """Why the device does not do the task; None where nothing is known that speaks against it."""
+        """Return why the device declines the task; None where it does not."""
         if task is None:
             # A broker that lost its state says nothing about what the device can do.
             return None

@@ -1,4 +1,4 @@
-"""What a device needs for a task, fetched as far as it is not on its disk: artifacts and models."""
+"""Fetches what a task needs and the disk lacks: artifacts and models."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sparsyedge.edge.wire.frame import decode_frame, frame_of
 __all__ = ["TaskInputs"]
 
 MAX_MANIFEST_BYTES = 16 << 20
-"""Nothing is known of the artifacts before the manifest is there, and this is a hundred times what one takes."""
+"""The device knows nothing about the artifacts before it has the manifest; this is a hundred times a usual one."""
 
 Wanted = Callable[[], bool]
 """Asked again and again during a fetch; once it says no, Abandoned is raised."""
 
 
 class TaskInputs:
-    """Fetches what the cache lacks and keeps it there; nothing is used whose hash is not the one that was promised."""
+    """Fetches what the cache lacks and keeps it there; uses nothing whose hash differs from the announced one."""
 
     def __init__(self, courier: Courier, cache: Cache, *, signing_key: str | None) -> None:
         """With a signing key, artifacts that its owner has not signed are refused."""
