@@ -193,8 +193,8 @@ $(VENV)/.release: $(VENV)/.installed
 DEVICE_VERSION = $(shell $(PYTHON) -c 'import sys; print(*sys.version_info[:2], sep=".")')
 DEVICE_VENV = build/device-$(DEVICE_VERSION)
 DEVICE_TESTS ?= tests/ci tests/edge tests/fuzz tests/hardware tests/native
-# What tests use beside the product: digits, a second broker, graphs of single ops.
-DEVICE_TOOLS := 'amqtt>=0.11.3,<0.13' hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
+# What tests use beside the product: digits, and graphs of single ops.
+DEVICE_TOOLS := hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
 test-device: mosquitto  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
 	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
 	rm -rf $(DEVICE_VENV)
