@@ -65,6 +65,7 @@ def make_release(repository: Path, version: str, notes: str, epoch: int) -> None
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(exist_ok=True)
     made.rename(out)
+    shutil.rmtree(workshop)  # environments and a Debian tree, 2 GB
     print_next_steps(out, version)
 
 
