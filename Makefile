@@ -239,7 +239,7 @@ clean:  ## remove what was built and installed
 
 # Hosted CI builds the tag: make release RELEASE=--tagged
 RELEASE ?=
-release: $(VENV)/.release arm-tools  ## sdist, wheels for x86-64 and aarch64, notes and hashes, checked and tried (dist/VERSION)
+release: $(VENV)/.release tree-tools  ## sdist, wheels for x86-64 and aarch64, notes and hashes, checked and tried (dist/VERSION)
 	PYTHONPATH=.ci $(BIN)/python -m release $(RELEASE)
 
 $(VENV)/.release: $(VENV)/.installed
@@ -250,8 +250,8 @@ $(VENV)/.release: $(VENV)/.installed
 DEVICE_VERSION = $(shell $(PYTHON) -c 'import sys; print(*sys.version_info[:2], sep=".")')
 DEVICE_VENV = build/device-$(DEVICE_VERSION)
 DEVICE_TESTS ?= tests/ci tests/edge tests/fuzz tests/hardware tests/native
-# What tests use beside the product: digits, a second broker, graphs of single ops.
-DEVICE_TOOLS := 'amqtt>=0.11.3,<0.13' hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
+# What tests use beside the product: digits, and graphs of single ops.
+DEVICE_TOOLS := hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
 test-device: mosquitto  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
 	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
 	rm -rf $(DEVICE_VENV)

@@ -12,7 +12,6 @@ import pytest
 DEVICE_ONLY = os.environ.get("SPARSYEDGE_TEST_INSTALL") == "device"
 
 pytest_plugins = [
-    *(["fixtures.device_install"] if DEVICE_ONLY else ["fixtures.artifacts", "fixtures.stock_runtime"]),
     "fixtures.broker",
     "fixtures.fake_coordinator",
     "fixtures.secured",

@@ -65,6 +65,7 @@ def make_release(repository: Path, version: str, notes: str, epoch: int) -> None
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(exist_ok=True)
     made.rename(out)
+    shutil.rmtree(workshop)  # environments and a Debian tree, 2 GB
     print_next_steps(out, version)
 
 
@@ -76,7 +77,7 @@ def check_packages(packages: list[Path], tracked: set[str], version: str) -> Non
         check_wheel_content(wheel, tracked, version)
         for library, needs in check_wheel(wheel).items():
             newest = ", ".join(f"{name} {'.'.join(map(str, number))}" for name, number in sorted(needs.items()))
-            _say(f"{wheel.stem.rpartition('_')[2]} {library}: needs {newest}")
+            _say(f"{wheel.stem.rpartition('-')[2]} {library}: needs {newest}")
     subprocess.run([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *map(str, packages)], check=True)
 
 

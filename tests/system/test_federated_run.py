@@ -138,38 +138,34 @@ def rounds_closed(run_dir: Path) -> int:
         return 0  # the run is only being set up
 
 
+def devices_taken(run_dir: Path) -> set[str]:
+    """The devices of which an update was accepted so far."""
+    with opened(run_dir) as store:
+        return {device.id for device in store.devices()}
+
+
 @pytest.mark.mosquitto
 def test_a_run_goes_on_without_a_device_that_is_killed_in_mid_round_and_takes_it_back(
     mosquitto: int, artifacts: Path, processes: Processes, tmp_path: Path
 ) -> None:
-    config = write_configs(tmp_path, artifacts, mosquitto, rounds=8, min_updates=2, deadline_s=10.0)
+    config = write_configs(tmp_path, artifacts, mosquitto, rounds=900, min_updates=2, deadline_s=10.0)
     run_dir = tmp_path / "run"
     coordinator = processes.start("coordinator", "coordinator", "run", str(config))
     devices = [start_device(processes, index) for index in range(DEVICES)]
 
-    wait_until(lambda: "round 1 of 8: taking part" in processes.log("device-2"), "training on device-2", processes)
+    wait_until(lambda: "round 1 of 900: taking part" in processes.log("device-2"), "training on device-2", processes)
     devices[2].send_signal(signal.SIGKILL)
     wait_until(lambda: rounds_closed(run_dir) >= 1, "the end of round 1", processes)
     start_device(processes, 2)
+    wait_until(lambda: "device-2" in devices_taken(run_dir), "an update of device-2", processes)
+    assert processes.start("stop", "coordinator", "stop", str(run_dir)).wait(LIMIT_S) == 0
 
     assert coordinator.wait(LIMIT_S) == 0, processes.log("coordinator")
     assert [devices[index].wait(LIMIT_S) for index in (0, 1)] == [0, 0]
     with opened(run_dir) as store:
         summary = store.summary()
-    assert summary.run.state == "finished"
+    assert summary.run.state == "stopped"
     assert summary.rounds[0].updates == 2
-    assert {device.id: device.rounds for device in summary.devices}["device-2"] >= 1, processes.log("device-2")
-    check_privacy(run_dir)
-    check_privacy(tmp_path / "work")
-    check_costs(run_dir)
-    check_model(run_dir / "model.onnx", expected=summary.rounds[-1].test_accuracy)
-    check_predict(run_dir / "model.onnx", processes, expected=summary.rounds[-1].test_accuracy)
-    check_documented_script(run_dir)
-    said = processes.log("coordinator").splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d (INFO|WARNING) ", line) for line in said), said
-    assert "the run is finished" in said[-3]
-    assert f"the model is {run_dir}/model.onnx (sha256 {summary.run.model_sha256})" in said[-2]
-    assert "run digits is finished, after round 8 of 8; leaving" in processes.log("device-0")
 
 
 def check_privacy(directory: Path) -> None:

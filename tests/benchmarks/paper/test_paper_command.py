@@ -203,7 +203,7 @@ def test_plain_torch_ends_close_to_the_devices_runtime(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_result_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"rounds": []}')
-    with pytest.raises(DataError, match=r"broken\.json is no result"):
+    with pytest.raises(DataError, match=r"broken\.json is not a result"):
         read_result(tmp_path / "broken.json")
 
 

@@ -39,6 +39,16 @@ def test_library_for_another_processor_is_refused(foreign_wheel: Path) -> None:
         check_wheel(foreign_wheel)
 
 
+def test_wheel_is_checked_against_the_platform_of_its_name(tmp_path: Path) -> None:
+    for platform in ("manylinux_2_34_x86_64", "linux_x86_64"):
+        with zipfile.ZipFile(tmp_path / f"sparsyedge-0-py3-none-{platform}.whl", "w") as archive:
+            archive.write(codec_path(), "sparsyedge/edge/native/libsparsyedge_codec.so")
+    needs = check_wheel(tmp_path / "sparsyedge-0-py3-none-manylinux_2_34_x86_64.whl")
+    assert needs["libsparsyedge_codec.so"]["GLIBC"] <= (2, 34)
+    with pytest.raises(ConfigError, match="is for the platform linux_x86_64, allowed are manylinux_2_34_aarch64, "):
+        check_wheel(tmp_path / "sparsyedge-0-py3-none-linux_x86_64.whl")
+
+
 def test_library_that_needs_more_than_the_tag_promises_is_refused(
     foreign_wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
