@@ -16,6 +16,8 @@ pytest_plugins = [
     "fixtures.fake_coordinator",
     "fixtures.secured",
     "fixtures.tiers",
+    # Last, since its fixtures replace others.
+    *(["fixtures.device_install"] if DEVICE_ONLY else ["fixtures.artifacts", "fixtures.stock_runtime"]),
 ]
 
 
