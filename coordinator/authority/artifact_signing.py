@@ -1,4 +1,4 @@
-"""Signs artifacts, which lets devices tell the operator's artifacts from anybody else's."""
+"""Signs artifacts, so devices can tell the operator's artifacts from anyone else's."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["load_signature", "sign", "unsigned_libraries"]
 def sign(
     authority: Authority, directory: Path, libraries: Sequence[Path] = (), *, max_epochs: int | None = None
 ) -> Artifacts:
-    """Sign artifacts for the op libraries that the fleet has; the manifest is written anew with their hashes in it.
+    """Sign artifacts for the fleet's op libraries, and rewrite the manifest with their hashes.
 
-    Those are this installation's, the ones on record in the authority's folder, and `libraries` (wheels, or the
-    libraries themselves). Devices train `max_epochs` per round at most; what was signed before where it is left out.
+    These are this installation's own library, those on record in the authority's folder, and `libraries` (wheels or
+    library files). Devices train at most `max_epochs` per round; without it, the manifest keeps its limit.
     """
     artifacts = Artifacts.load(directory)
     contents = [library_content(path) for path in (library_path(), *libraries)]
@@ -35,7 +35,7 @@ def sign(
     path = directory / MANIFEST_NAME
     content = amend_manifest(path.read_bytes(), op_libraries=listed, max_epochs=limit)
     manifest = decode_manifest(content, source=str(path))
-    # A crash in between leaves a signature that does not fit, which is refused, and never one that fits something else.
+    # A crash between the two writes leaves a signature that does not match, so devices refuse the artifacts.
     write_atomically(path, content)
     signature = authority.private_signing_key().sign(CONTEXT + content).hex()
     write_atomically(directory / SIGNATURE_NAME, f"{signature}\n".encode())
@@ -43,13 +43,13 @@ def sign(
 
 
 def unsigned_libraries(authority: Authority, directory: Path) -> tuple[OpLibrary, ...]:
-    """Recorded op libraries that these artifacts are not signed for; devices that have them would refuse."""
+    """Return recorded op libraries that the artifacts are not signed for; devices with these would refuse them."""
     signed = {library.sha256 for library in Artifacts.load(directory).manifest.op_libraries}
     return tuple(library for library in known_libraries(authority.folder) if library.sha256 not in signed)
 
 
 def load_signature(directory: Path, *, signing_key: str, folder: Path) -> str:
-    """The signature of artifacts that devices will be sent; raises ArtifactError where they would refuse it."""
+    """Return the artifacts' signature; raises ArtifactError if devices would refuse it."""
     try:
         signature = (directory / SIGNATURE_NAME).read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):

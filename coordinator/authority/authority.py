@@ -1,14 +1,14 @@
-"""The folder that `sparsyedge coordinator init` makes: a fleet's authority, its keys, its broker's configuration.
+"""The folder that `sparsyedge coordinator init` creates: a fleet's authority, its keys and its broker's configuration.
 
-    fleet.json                 what was asked for at init: fleet, hosts, ports
+    fleet.json                 the settings given at init: fleet, hosts, ports
     ca.pem, ca.key             the authority            server.pem, server.key   the broker's listeners
-    coordinator.pem, .key      the coordinator          coordinator-ca.pem       who certified it; that key is not kept
+    coordinator.pem, .key      the coordinator          coordinator-ca.pem       its issuer, whose key is discarded
     signing.pub, signing.key   Ed25519, for artifacts and run keys
     crl.pem                    revoked certificates
     authority.sqlite           hashes of tokens, certificates, run keys, refusals (ledger.py)
     mosquitto.conf, members.acl, newcomers.acl, coordinator.acl, newcomers.passwords
 
-Whoever reads the folder is the fleet's master; all keys in it are readable by its owner alone.
+Anyone who can read this folder controls the fleet, so only its owner may read the keys.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Names, addresses and ports of a fleet's broker."""
 
     hosts: Annotated[tuple[Host, ...], msgspec.Meta(min_length=1)]
-    """Names and addresses that devices may find it by; new devices are told the first."""
+    """Names and addresses at which devices can reach the broker; new devices get the first."""
     fleet: Identifier = "default"
     bind: str = "0.0.0.0"
     port: Port = MEMBER_PORT
@@ -71,7 +71,7 @@ class Authority:
 
     @classmethod
     def init(cls, folder: Path, settings: Settings) -> Authority:
-        """A new authority with all its keys; raises SecurityError where one is there already, which devices trust."""
+        """Create an authority with all its keys; raises SecurityError if the folder already holds one."""
         if (folder / "ca.key").exists():
             raise SecurityError(
                 f"{folder} already holds an authority, which its devices trust; choose another folder, or "
@@ -92,7 +92,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path) -> Authority:
-        """An authority that exists; raises SecurityError where there is none."""
+        """Open an existing authority; raises SecurityError if there is none."""
         path = folder / SETTINGS_NAME
         try:
             settings = msgspec.json.decode(path.read_bytes(), type=Settings)
@@ -113,7 +113,7 @@ class Authority:
         return Tls(self.folder / "ca.pem", self.folder / "coordinator.pem", self.folder / "coordinator.key")
 
     def link(self, identity: str, will: tuple[str, bytes] | None = None) -> Channel:
-        """A connection of the coordinator's to its broker, not open yet."""
+        """Return a connection from the coordinator to its broker, not yet open."""
         return Link("127.0.0.1", self.settings.coordinator_port, identity=identity, will=will, tls=self.coordinator)
 
     @property
@@ -128,18 +128,18 @@ class Authority:
         return key
 
     def issue(self, public: ec.EllipticCurvePublicKey, name: str, *, days: float | None = None) -> x509.Certificate:
-        """A certificate that makes the key's holder `name` at the broker."""
+        """Issue a certificate that identifies the key's holder as `name` to the broker."""
         life = {} if days is None else {"days": days}
         return certificates.issue_member(self._certificate(), self._key(), public, name=name, **life)
 
     @contextmanager
     def ledger(self, *, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Ledger]:
-        """The authority's memory, open while the block lasts; StoreLocked where others have it for `timeout_s`."""
+        """Open the ledger for the block; raises StoreLocked if another process locks it for `timeout_s`."""
         with closing(Ledger(self.folder / "authority.sqlite", timeout_s=timeout_s)) as ledger:
             yield ledger
 
     def write_configuration(self) -> None:
-        """Write the broker's configuration as a new authority has it."""
+        """Write the default broker configuration for these settings."""
         settings = self.settings
         conf = mosquitto.configuration(
             self.folder,
@@ -151,17 +151,17 @@ class Authority:
         write_atomically(self.folder / mosquitto.CONFIGURATION_NAME, conf.encode())
 
     def write_lists(self, ledger: Ledger) -> None:
-        """Write who is revoked, who may do what and which tokens there are; the broker has to be reloaded to see it."""
+        """Write the revocation, access and token lists; the broker sees them after a reload."""
         with self._writing_lists():
             revoked = certificates.revocation_list(self._certificate(), self._key(), ledger.revoked_serials())
             write_atomically(self.folder / "crl.pem", revoked)
             for name, rules in mosquitto.access_lists(self.settings.fleet, ledger.denied()).items():
-                # Later versions of Mosquitto refuse an access list that others may read.
+                # Newer versions of Mosquitto refuse an access list that other users can read.
                 write_atomically(self.folder / name, rules.encode(), private=True)
             self._write_newcomers(ledger)
 
     def write_newcomers(self, ledger: Ledger) -> None:
-        """Write which tokens there are, alone; the broker has to be reloaded to see it."""
+        """Write only the token list; the broker sees it after a reload."""
         with self._writing_lists():
             self._write_newcomers(ledger)
 
@@ -221,7 +221,7 @@ class Authority:
         )
         write_atomically(self.folder / "signing.key", private, private=True)
         write_atomically(self.folder / "signing.pub", f"{signing.public_key().public_bytes_raw().hex()}\n".encode())
-        # The authority's own key comes last: a folder without it was cut short and may be made again.
+        # Write the authority's own key last: if it is missing, init was interrupted and may run again.
         self._keep("ca", key, authority)
 
     def _make_coordinator(self) -> None:

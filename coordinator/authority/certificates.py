@@ -1,4 +1,4 @@
-"""X.509 as a small fleet needs it: one authority, a server, members, and a list of the revoked ones. No I/O."""
+"""X.509 for a small fleet: one authority, one server, members, and a revocation list. No I/O."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = [
 
 AUTHORITY_DAYS = 20 * 365
 MEMBER_DAYS = 5 * 365
-# A board without a clock starts in 1970 or with the date of its image, and must be able to enrol before it has asked
-# for the time. Nor may a list that was made while our own clock was ahead shut everybody out once that is put right.
+# A board without a clock boots in 1970 or at its image's date, and must be able to enrol before it knows the time.
+# Also, a revocation list made while our own clock was ahead must not lock everybody out once the clock is corrected.
 VALID_FROM = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 WRITTEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-"""A clock before this date is wrong; certificates and lists count their life from here at the earliest."""
+"""A clock before this date is wrong. Lifetimes of certificates and lists start here at the earliest."""
 MAX_CSR_CHARACTERS = 8192
 
 Key = ec.EllipticCurvePrivateKey
 
 
 def new_key() -> Key:
-    """A key as all of ours are: P-256, which every TLS library of a small board speaks."""
+    """Generate a P-256 key, which every TLS library for small boards supports."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def make_authority(key: Key, *, fleet: str) -> x509.Certificate:
-    """The certificate of a fleet's own authority, signed by itself."""
+    """Make the self-signed certificate of a fleet's authority."""
     name = _name(f"sparsyedge authority of fleet {fleet}"[:64])
     return (
         _builder(name, name, key.public_key(), days=AUTHORITY_DAYS)
@@ -55,7 +55,7 @@ def make_authority(key: Key, *, fleet: str) -> x509.Certificate:
 def issue_server(
     authority: x509.Certificate, key: Key, public: ec.EllipticCurvePublicKey, *, hosts: Sequence[str]
 ) -> x509.Certificate:
-    """A certificate for the broker under all its names and addresses."""
+    """Issue the broker's certificate for all its names and addresses."""
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     builder = _builder(_name(hosts[0][:64]), authority.subject, public, days=AUTHORITY_DAYS)
@@ -65,19 +65,19 @@ def issue_server(
 def issue_member(
     authority: x509.Certificate, key: Key, public: ec.EllipticCurvePublicKey, *, name: str, days: float = MEMBER_DAYS
 ) -> x509.Certificate:
-    """A certificate that lets its holder connect to the broker as `name`, and serves for nothing else."""
+    """Issue a certificate that lets its holder connect to the broker as `name`, and do nothing else."""
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
     return _finish(_builder(_name(name), authority.subject, public, days=days), usage, authority, key)
 
 
 def read_csr(pem: str, *, device: str) -> ec.EllipticCurvePublicKey:
-    """The key that a device wants certified; raises SecurityError unless the request is whole, its own, and strong."""
+    """Return the key to certify; raises SecurityError for a bad request, a wrong name or a key other than P-256."""
     try:
         request = x509.load_pem_x509_csr(pem.encode())
         valid = request.is_signature_valid
         names = [attribute.value for attribute in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         public = request.public_key()
-    # The library has many errors without a class in common, such as InvalidVersion; a newcomer can cause any of them.
+    # The library's errors, such as InvalidVersion, share no base class, and a newcomer can trigger any of them.
     except Exception as error:
         raise SecurityError("the certificate request cannot be read") from error
     if not valid:
@@ -90,7 +90,7 @@ def read_csr(pem: str, *, device: str) -> ec.EllipticCurvePublicKey:
 
 
 def revocation_list(authority: x509.Certificate, key: Key, serials: Iterable[int]) -> bytes:
-    """All revoked certificates as a PEM list; it does not go out of date, since that would lock out the whole fleet."""
+    """Return the PEM revocation list. It stays valid for 20 years: an expired list would lock out every device."""
     now = _now()
     builder = (
         x509.CertificateRevocationListBuilder()

@@ -41,18 +41,18 @@ log = logging.getLogger(__name__)
 POLL_S = 0.25
 RETRY_S = 2.0
 WRITE_S = 1.0
-"""How often refusals are written at most: a flood must not wear out the disk."""
+"""Minimum time between writes of refusals: a flood must not wear out the disk."""
 CROWD_PER_MINUTE = 6000
-"""Warn above this. A thousand devices that reconnect after a broker's restart make half as many connections."""
+"""Warn above this. A thousand devices reconnecting after a broker restart make half as many connections."""
 DEAF_S = 10.0
 CLOCK_SLACK_S = 3600.0
-"""How far a clock may be put back without voiding the tokens of the day."""
+"""How far the clock may be set back before today's tokens become invalid."""
 LOCK_NAME = "enrolment.lock"
 
 
 @contextmanager
 def serving(authority: Authority) -> Iterator[None]:
-    """Answer newcomers in a thread of its own while the block lasts."""
+    """Answer newcomers in a separate thread for the duration of the block."""
     stopped = threading.Event()
     thread = threading.Thread(target=serve, args=(authority, stopped), name="enrolment")
     thread.start()
@@ -64,14 +64,14 @@ def serving(authority: Authority) -> Iterator[None]:
 
 
 def serve(authority: Authority, stopped: threading.Event) -> None:
-    """Answer newcomers until `stopped`. Whatever goes wrong is said and tried again: a run goes on without it."""
+    """Answer newcomers until `stopped`. Logs any failure and retries: a run can go on without enrolment."""
     said, identity = "", f"enrolment-{uuid.uuid4().hex}"
     while not stopped.is_set():
         try:
             with (authority.folder / LOCK_NAME).open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _Desk(authority, identity).serve(stopped)
-        except BlockingIOError:  # another process answers
+        except BlockingIOError:  # another process is answering
             stopped.wait(RETRY_S)
         except Exception as error:
             trouble = str(error) if isinstance(error, SparsyedgeError) else f"{type(error).__name__}: {error}"
@@ -83,7 +83,7 @@ def serve(authority: Authority, stopped: threading.Event) -> None:
 
 
 class _Desk:
-    """Answers newcomers over one connection of the coordinator."""
+    """Answers newcomers over one of the coordinator's connections."""
 
     def __init__(self, authority: Authority, identity: str) -> None:
         self._authority = authority
@@ -95,12 +95,12 @@ class _Desk:
         self._crowd_told_s = -MINUTE_S
 
     def serve(self, stopped: threading.Event) -> None:
-        """Answer until `stopped`; raises LinkError and SecurityError where that cannot be done."""
+        """Answer until `stopped`; raises LinkError or SecurityError on failure."""
         self._link.subscribe(self._topics.enrol_request("+"), as_published=True)
         self._link.subscribe(mosquitto.CONNECTIONS_TOPIC)
         try:
             with self._authority.ledger() as ledger:
-                # Lists that an earlier sparsyedge wrote, or that a crash kept from being written.
+                # The lists may come from an older sparsyedge, or a crash may have prevented the last write.
                 self._authority.write_lists(ledger)
                 mosquitto.reload(self._authority.folder)
                 self._link.open()
@@ -126,7 +126,7 @@ class _Desk:
             ledger.count_refusals(refused)
 
     def _take(self, ledger: Ledger, message: Received) -> None:
-        """One message, the cheap questions first: nothing is decoded, looked up or computed for a flood."""
+        """Handle one message. Cheap checks come first, so a flood costs no decoding, lookups or signatures."""
         if message.topic == mosquitto.CONNECTIONS_TOPIC:
             self._note_crowd(message.payload)
             return
@@ -136,7 +136,7 @@ class _Desk:
         if self._newcomers.is_too_much(device):
             self._shut(ledger, device)
         elif message.retained:
-            # The broker must not retain a request: it would come back on every connect.
+            # Clear retained requests: the broker would deliver them again on every connect.
             if message.payload:
                 self._link.publish(message.topic, b"", retain=True)
         else:
@@ -156,7 +156,7 @@ class _Desk:
             )
 
     def _shut(self, ledger: Ledger, device: str) -> None:
-        """Take the token away from a device that floods us; the broker ends its connections when it reads the list."""
+        """Void the token of a device that floods us; the broker drops its connections when it reloads the list."""
         self._deaf_until_s[device] = time.monotonic() + DEAF_S
         ledger.void_token(device)
         self._authority.write_newcomers(ledger)
@@ -173,7 +173,7 @@ class _Desk:
             if request.device != device:
                 raise FrameError("sent by another device")
         except FrameError:
-            # What does not fit is not repeated here: it may hold a token.
+            # Do not log the payload: it may contain a token.
             self._newcomers.refuse(device, "the request cannot be read")
             return
         reply = answer(self._authority, ledger, request, now_s=time.time(), may_work=self._newcomers.may_work)
@@ -194,9 +194,9 @@ def answer(
     now_s: float,
     may_work: Callable[[], bool] = lambda: True,
 ) -> EnrolReply | None:
-    """A certificate for a request with a good token, a refusal for any other.
+    """Return a certificate for a request with a valid token, and a refusal for any other.
 
-    None where the request deserves work that `may_work` does not allow at the moment.
+    Returns None if the token is valid but `may_work` allows no more work right now.
     """
     try:
         token = _check_token(ledger, request, now_s)
@@ -211,12 +211,12 @@ def answer(
 def _check_token(ledger: Ledger, request: EnrolRequest, now_s: float) -> Token:
     token = ledger.token(request.token)
     if token is None or token.device != request.device:
-        # One sentence for both: a stranger does not learn whether a token exists.
+        # Same message for both cases: a stranger must not learn whether a token exists.
         raise SecurityError("the token is not one for this device; make one with `sparsyedge coordinator token`")
     if now_s > token.expires_at:
         raise SecurityError("the token has expired; make another with `sparsyedge coordinator token`")
     if token.expires_at - now_s > TOKEN_LIFE_S + CLOCK_SLACK_S:
-        # It would be good for years.
+        # It could stay valid for years.
         raise SecurityError(
             "the token was made while the coordinator's clock was ahead; make another with "
             "`sparsyedge coordinator token`"
@@ -231,7 +231,7 @@ def _certify(
         public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     ).hexdigest()
     if token.key_sha256 == key_sha256 and token.certificate is not None:
-        # The answer was lost on its way: the same key gets the same certificate again.
+        # The reply got lost: send the same certificate for the same key again.
         return token.certificate
     certificate = authority.issue(public, request.device)
     pem = certificates.certificate_pem(certificate).decode()
@@ -244,7 +244,7 @@ def _certify(
     ):
         raise SecurityError("the token was used already; make another with `sparsyedge coordinator token`")
     if ledger.was_member(request.device):
-        # Its earlier certificates are revoked by this one, and a device that was shut out is let in again.
+        # The new certificate revokes the earlier ones and lifts the ban on a revoked device.
         authority.write_lists(ledger)
         mosquitto.reload(authority.folder)
     return pem

@@ -1,4 +1,4 @@
-"""authority.sqlite: tokens, certificates, run keys and refusals. Of a token, only its hash is stored."""
+"""authority.sqlite: tokens (only their hashes), certificates, run keys and refusals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class EnrolledDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """An enrolment that was refused, and how often."""
+    """A reason for refusing a device's enrolment, and how often it occurred."""
 
     device: str
     reason: str
@@ -84,7 +84,7 @@ class Ledger:
     """The authority's records; every method is one transaction. Use it from one thread, like any SQLite connection."""
 
     def __init__(self, path: Path, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        # Before SQLite makes it: the file is private from its first moment on.
+        # Create the file before SQLite does, so it is private from the start.
         path.touch(mode=0o600)
         try:
             self._db = open_database(path, name="the ledger", timeout_s=timeout_s)
@@ -94,11 +94,11 @@ class Ledger:
             raise SecurityError(f"cannot open the ledger {path}: {error}; restore it from a backup") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def _add_certificates(self) -> None:
-        """Bring a ledger up to date that was made when certificates were kept with their tokens alone."""
+        """Upgrade an old ledger that stored certificates only with their tokens."""
         if self._keeps_certificates():
             return
         with self._db as db:
@@ -117,7 +117,7 @@ class Ledger:
     # ---- tokens ------------------------------------------------------------------------------------------------------
 
     def issue_token(self, device: str) -> tuple[str, float]:
-        """A new token for one enrolment of the device, and when it expires; one that it had before is void."""
+        """Issue a token for one enrolment and return it with its expiry time; voids the device's earlier token."""
         token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + TOKEN_LIFE_S
         with self._db as db:
             db.execute("DELETE FROM tokens WHERE device = ?", (device,))
@@ -135,11 +135,11 @@ class Ledger:
         return None if row is None else Token(**dict(row))
 
     def token_hashes(self) -> dict[str, str]:
-        """The hash of every device's token, those that were used included: their holders may have lost the answer."""
+        """Return the token hash of each device. Includes used tokens: their holders may have missed the reply."""
         return {row["device"]: row["sha256"] for row in self._db.execute("SELECT device, sha256 FROM tokens")}
 
     def void_token(self, device: str) -> None:
-        """Make the device's token worthless."""
+        """Delete the device's token."""
         with self._db as db:
             db.execute("DELETE FROM tokens WHERE device = ?", (device,))
 
@@ -148,7 +148,7 @@ class Ledger:
     def enrol(self, token: str, *, key_sha256: str, certificate: str, serial: int, expires_at: float) -> bool:
         """Use up the token for this certificate, which replaces all earlier ones of the device.
 
-        False where another enrolment was faster.
+        Returns False if another enrolment used the token first.
         """
         now_s = time.time()
         with self._db as db:
@@ -169,7 +169,7 @@ class Ledger:
         return True
 
     def certificate(self, device: str) -> str | None:
-        """The device's newest certificate, as PEM, revoked or not; None where it has none, or it is not on record."""
+        """Return the device's newest certificate as PEM, revoked or not; None if none is on record."""
         row = self._db.execute(
             "SELECT certificate FROM certificates WHERE device = ? AND certificate != '' "
             "ORDER BY issued_at DESC LIMIT 1",
@@ -199,7 +199,7 @@ class Ledger:
         return [int(row["serial"], 16) for row in rows]
 
     def denied(self) -> list[str]:
-        """The devices that have been members and have no valid certificate any more."""
+        """Return the devices whose certificates are all revoked."""
         rows = self._db.execute(
             "SELECT device FROM certificates GROUP BY device HAVING COUNT(*) = COUNT(revoked_at) ORDER BY device"
         )
@@ -208,7 +208,7 @@ class Ledger:
     def members(self) -> list[EnrolledDevice]:
         """Every device that ever enrolled, by its newest certificate."""
         rows = self._db.execute(
-            # The last one written, not the one of the latest time: the clock may have been set back in between.
+            # Take the last row written, not the latest time: the clock may have been set back in between.
             "SELECT device, issued_at, expires_at, revoked_at FROM certificates "
             "WHERE rowid IN (SELECT MAX(rowid) FROM certificates GROUP BY device) ORDER BY device"
         )
@@ -225,10 +225,10 @@ class Ledger:
     # ---- run keys ----------------------------------------------------------------------------------------------------
 
     def next_run_serial(self, run: str, key: str) -> int:
-        """A serial for a run's certificate, higher than all before.
+        """Return a serial for a run's certificate, higher than all earlier ones.
 
-        Never below the time: a ledger that came back from an old backup must not give out serials that devices have
-        seen.
+        It is at least the current Unix time, so a ledger restored from an old backup never reuses serials that devices
+        have seen.
         """
         with self._db as db:
             row = db.execute(
@@ -239,7 +239,7 @@ class Ledger:
         return int(row["serial"])
 
     def note_led(self, serial: int, *, run: str, key: str) -> None:
-        """Record that devices have been sent tasks under this certificate, which may come from another machine."""
+        """Record that tasks were sent under this certificate, which another machine may have issued."""
         with self._db as db:
             db.execute(
                 "INSERT INTO runs (serial, run, key, led) VALUES (?, ?, ?, 1) "
@@ -254,9 +254,9 @@ class Ledger:
     # ---- refusals ----------------------------------------------------------------------------------------------------
 
     def count_refusals(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """Add to how often enrolments were refused, by device and reason.
+        """Add to the refusal counts by device and reason.
 
-        Names that nobody issued are counted as one: strangers choose them.
+        Unknown names all count as one device, since strangers can make up any number of them.
         """
         now_s = time.time()
         rows = [
@@ -271,6 +271,6 @@ class Ledger:
             )
 
     def refusals(self) -> list[Refusal]:
-        """What was refused, in order of devices."""
+        """Return all refusals, ordered by device."""
         rows = self._db.execute("SELECT device, reason, count FROM refusals ORDER BY device, reason")
         return [Refusal(**dict(row)) for row in rows]

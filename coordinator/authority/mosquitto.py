@@ -1,4 +1,4 @@
-"""Mosquitto for a secured fleet: its configuration and access lists as text, and how it is run and reloaded."""
+"""Mosquitto for a secured fleet: writes its configuration and access lists as text, finds and reloads it."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ CONFIGURATION_NAME = "mosquitto.conf"
 PID_NAME = "mosquitto.pid"
 MAX_PACKET_BYTES = MAX_CHUNK_BYTES + 64 * 1024
 MAX_QUEUED_MESSAGES = 200_000
-"""Mosquitto drops silently beyond it, and its own default of 1000 lost three chunks of four of 200 devices."""
+"""Mosquitto silently drops messages beyond this. Its default of 1000 lost three of four chunks with 200 devices."""
 MAX_QUEUED_BYTES = 512 << 20
-"""Twice what a coordinator has granted at any time: only who sends what nobody asked for comes near it."""
+"""Twice the most that a coordinator grants at a time: only devices that send unrequested data come near it."""
 MEMORY_LIMIT_BYTES = 2 << 30
-"""Beyond it Mosquitto refuses messages: whatever members do, the machine of the coordinator goes on."""
+"""Mosquitto refuses messages beyond this, so members cannot exhaust the coordinator's machine."""
 MAX_NEWCOMERS = 256
-"""Places on their listener: one costs the broker some 50 kB, and a file of the many that members need too."""
+"""Connections on the newcomers' listener. Each costs about 50 kB and a file descriptor that members need too."""
 MAX_OPEN_FILES = 65_536
 HANDLER_S = 5.0
 CONNECTIONS_TOPIC = "$SYS/broker/load/connections/1min"
-"""How many connections were begun in the last minute, as the broker itself counts them."""
-# Debian installs it where only root's PATH looks.
+"""The broker's own count of connections opened in the last minute."""
+# Debian installs Mosquitto in a folder that is only on root's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 
 def configuration(folder: Path, *, bind: str, port: int, enrol_port: int, coordinator_port: int) -> str:
-    """mosquitto.conf: listeners for members, for newcomers and for the coordinator, and nothing in the clear."""
+    """Return mosquitto.conf with one TLS listener each for members, newcomers and the coordinator."""
     folder = folder.resolve()
     server = f"certfile {folder}/server.pem\nkeyfile {folder}/server.key\ntls_version tlsv1.2"
     return f"""\
@@ -101,12 +101,13 @@ acl_file {folder}/coordinator.acl
 
 
 def access_lists(fleet: str, denied: Iterable[str]) -> dict[str, str]:
-    """Who may do what, by file. A device writes below its own name, and reads its answers and what is for all.
+    """Return the access lists by file name.
 
-    A newcomer may ask under its own name, and read the answer to its own connection.
+    A device may write to its own topics, and read its replies and broadcasts. A newcomer may send requests under its
+    own name, and read the replies to its own connection.
     """
     topics, own = Topics(fleet), "%u"
-    # Mosquitto looks at a user's own lines before the patterns.
+    # Mosquitto checks a user's own rules before the patterns.
     bans = "".join(f"user {device}\ntopic deny #\n\n" for device in denied)
     members = f"""\
 {bans}pattern read {topics.round}
@@ -125,14 +126,14 @@ pattern write {topics.upload(own, "+", "+")}
 
 
 def login(name: str, password: str) -> str:
-    """A line of a password file. One iteration is enough: our passwords are hashes of 256 random bits."""
+    """Return a line for a password file. One iteration is enough: our passwords are hashes of 256 random bits."""
     salt = secrets.token_bytes(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 1)
     return f"{name}:$7$1${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n"
 
 
 def raise_file_limit() -> None:
-    """Let this process, and the broker that it becomes, have more connections than the 1024 of most shells."""
+    """Raise the open-file limit (1024 in most shells) of this process and of the broker that it becomes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -140,7 +141,7 @@ def raise_file_limit() -> None:
 
 
 def find() -> str:
-    """Where Mosquitto is; raises SecurityError where it is not installed."""
+    """Return the path of Mosquitto; raises SecurityError if it is not installed."""
     binary = shutil.which("mosquitto", path=SEARCH_PATH)
     if binary is None:
         raise SecurityError("no Mosquitto on the PATH; install it with: sudo apt-get install mosquitto")
@@ -148,13 +149,13 @@ def find() -> str:
 
 
 def reload(folder: Path) -> bool:
-    """Have the broker of this folder read its lists again; False where none runs on this machine."""
+    """Make this folder's broker reload its lists; returns False if it does not run here or cannot be signalled."""
     try:
         pid = int((folder / PID_NAME).read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return False
-    # A pid file may be left over from a broker that was killed, and its number given to somebody else.
+    # A killed broker leaves its pid file behind, and another process may have that pid by now.
     ours = os.fsencode(folder.resolve() / CONFIGURATION_NAME)
     if not any(os.fsencode(Path(os.fsdecode(word)).resolve()) == ours for word in command if word):
         return False
@@ -169,7 +170,7 @@ def reload(folder: Path) -> bool:
 
 
 def _awaits_reload(pid: int) -> bool:
-    """Wait until the broker handles SIGHUP: it listens a moment before it does, and the signal would end it."""
+    """Wait until the broker handles SIGHUP. It starts listening slightly earlier, and SIGHUP would kill it then."""
     until_s = time.monotonic() + HANDLER_S
     while time.monotonic() < until_s:
         try:

@@ -1,6 +1,6 @@
-"""How much newcomers may ask for: a share each, a bound on the work of a second, and few words about all of it.
+"""Limits for newcomers: requests per device, work per second, and log lines per minute.
 
-The broker lets in only who knows a token, so whoever asks too often is known by name. No I/O.
+The broker only lets in clients with a token, so we know by name who asks too often. No I/O.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 
 SHARE = 30
 SHARE_S = 10.0
-"""Requests of one device in so many seconds; a device that waits for its answer asks every three."""
+"""A device may send SHARE requests in SHARE_S seconds; one that waits for its reply asks every three seconds."""
 WORK_PER_S = 50
-"""Requests that keys and signatures are computed for. The others are dropped: their devices ask again."""
+"""Requests per second that may cost cryptography. We drop the rest; their devices ask again."""
 MINUTE_S = 60.0
 TOLD_PER_MINUTE = 5
-"""Refusals that are told one by one."""
+"""Refusals that get a log line of their own."""
 
 
 class Newcomers:
-    """Counts what newcomers ask for and what is refused."""
+    """Counts the requests of newcomers and their refusals."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class Newcomers:
         self._told_since_s = clock()
 
     def is_too_much(self, device: str) -> bool:
-        """Note one more request of the device; whether that is beyond its share."""
+        """Count a request from the device; returns whether it exceeds the device's share."""
         if self._clock() - self._share_since_s >= SHARE_S:
             self._asked.clear()
             self._share_since_s = self._clock()
@@ -46,14 +46,14 @@ class Newcomers:
         return self._asked[device] > SHARE
 
     def may_work(self) -> bool:
-        """Whether there is room for one more certificate in this second; takes it."""
+        """Claim room for one more certificate in this second; returns False if there is none."""
         if self._clock() - self._work_since_s >= 1.0:
             self._work, self._work_since_s = 0, self._clock()
         self._work += 1
         return self._work <= WORK_PER_S
 
     def refuse(self, device: str, reason: str) -> None:
-        """Count a refusal, and tell it unless there were many in this minute."""
+        """Count a refusal, and log it unless there were too many in this minute."""
         self._refused[device, reason] += 1
         if self._told < TOLD_PER_MINUTE:
             self._told += 1
@@ -62,13 +62,13 @@ class Newcomers:
             self._untold[device] += 1
 
     def take_refused(self) -> dict[tuple[str, str], int]:
-        """How often what was refused since the last call, by device and reason; says a line about a flood."""
+        """Return the refusal counts since the last call, by device and reason; logs one line about a flood."""
         if self._clock() - self._told_since_s >= MINUTE_S:
             if self._untold:
                 device, most = self._untold.most_common(1)[0]
                 total = self._untold.total()
                 log.warning("refused %d more enrolments in the last minute, %d of them of %s", total, most, device)
-            # A flood that goes on is this one line a minute.
+            # While a flood lasts, log only this line once a minute.
             self._told, self._told_since_s = TOLD_PER_MINUTE if self._untold else 0, self._clock()
             self._untold.clear()
         refused, self._refused = dict(self._refused), Counter()

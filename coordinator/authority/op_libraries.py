@@ -1,4 +1,4 @@
-"""op_libraries.json: which op libraries the devices of a fleet have, so that `sign` can sign for all of them."""
+"""op_libraries.json: the op libraries installed on a fleet's devices. `sign` signs for all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELF_MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 
 
 class RecordedLibrary(OpLibrary, frozen=True, forbid_unknown_fields=True):
-    """An op library that was put on devices, and the file that it came in."""
+    """An op library on devices, and the wheel that contained it."""
 
     wheel: Annotated[str, msgspec.Meta(max_length=255)]
 
@@ -48,7 +48,7 @@ def known_libraries(folder: Path) -> tuple[OpLibrary, ...]:
 
 
 def recorded(folder: Path) -> tuple[RecordedLibrary, ...]:
-    """The same with the names of their wheels; empty where none was recorded yet."""
+    """Return the recorded op libraries with the names of their wheels."""
     path = folder / LIBRARIES_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=tuple[RecordedLibrary, ...])
@@ -62,7 +62,7 @@ def recorded(folder: Path) -> tuple[RecordedLibrary, ...]:
 
 
 def record(folder: Path, sources: Sequence[Path]) -> tuple[RecordedLibrary, ...]:
-    """Put the op libraries of wheels or wheelhouses on record; returns those that were not there before."""
+    """Record the op libraries of wheels or wheelhouses; returns the new ones."""
     found = {library.sha256: library for wheel in _wheels(sources) for library in [_described(wheel)]}
     with _alone(folder):
         before = {library.sha256: library for library in recorded(folder)}
@@ -73,7 +73,7 @@ def record(folder: Path, sources: Sequence[Path]) -> tuple[RecordedLibrary, ...]
 
 
 def forget(folder: Path, prefix: str) -> RecordedLibrary:
-    """Take the one library whose hash begins like this off the record."""
+    """Remove the library whose hash starts with `prefix`; raises ArtifactError unless exactly one does."""
     with _alone(folder):
         before = recorded(folder)
         meant = [library for library in before if library.sha256.startswith(prefix.lower())]
@@ -87,7 +87,7 @@ def forget(folder: Path, prefix: str) -> RecordedLibrary:
 
 
 def platform_of(library: bytes) -> str:
-    """What a shared library runs on, by its ELF header."""
+    """Return the platform of a shared library, from its ELF header."""
     if library[:4] != ELF_MAGIC or len(library) < ELF_HEADER_BYTES:
         return "unknown"
     machine = int.from_bytes(library[18:20], "little")
@@ -95,7 +95,7 @@ def platform_of(library: bytes) -> str:
 
 
 def library_content(path: Path) -> bytes:
-    """The op library in a wheel, or a library file itself."""
+    """Read the op library from a wheel, or from a library file."""
     if not path.is_file():
         raise ArtifactError(f"no wheel or op library {path}; check the path")
     if not zipfile.is_zipfile(path):
@@ -116,7 +116,7 @@ def _described(wheel: Path) -> RecordedLibrary:
 
 
 def _wheels(sources: Sequence[Path]) -> Iterator[Path]:
-    """The files that are named, and of a wheelhouse our own wheels: the others hold no op library."""
+    """Yield the named files, and only our own wheels from a wheelhouse: no other wheel contains an op library."""
     for source in sources:
         if not source.is_dir():
             yield source
@@ -136,8 +136,8 @@ def _write(folder: Path, libraries: Iterable[RecordedLibrary]) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time change the record: two that flash at once must not undo each other's entries."""
-    # The folder itself carries the lock, since the file is replaced at every change.
+    """Let one process at a time change the record: parallel flash commands must not undo each other's entries."""
+    # Lock the folder, since every change replaces the file.
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

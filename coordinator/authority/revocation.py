@@ -36,16 +36,16 @@ class Revoked:
     certificates: int
     """How many were valid until now."""
     reloaded: bool
-    """Whether the broker on this machine knows of it."""
+    """Whether the broker on this machine has reloaded its lists."""
     disconnected: bool
-    """Whether a connection that the device had is ended."""
+    """Whether any open connection of the device was ended."""
 
 
 def revoke(authority: Authority, device: str, *, host: str = "127.0.0.1") -> Revoked:
-    """Shut the device out; raises SecurityError for one that nobody knows.
+    """Revoke the device; raises SecurityError for an unknown one.
 
-    The revocation list stops new connections. It does not touch one that is open, and so the device is banned from all
-    topics and its connection is ended: Mosquitto gives a name to its newest connection, and for once that is ours.
+    The revocation list stops new connections but leaves open ones alone. So we also ban the device from all topics and
+    end its connection: Mosquitto keeps only the newest connection of a name, and we open one under the device's name.
     """
     with authority.ledger() as ledger:
         if not ledger.knows(device):
@@ -62,13 +62,13 @@ def revoke(authority: Authority, device: str, *, host: str = "127.0.0.1") -> Rev
 
 
 def _clear_topics(authority: Authority, device: str) -> None:
-    """Have the broker forget all that it keeps of the device."""
+    """Clear all messages of the device that the broker retains."""
     link = authority.link(f"revocation-{uuid.uuid4().hex}")
     link.subscribe(f"{Topics(authority.settings.fleet).root}/dev/{device}/#")
     try:
         link.open(CONNECT_LIMIT_S)
         until_s = time.monotonic() + CLEAR_LIMIT_S
-        # What it keeps comes at once, and then nothing: the device is shut out by now.
+        # Retained messages arrive at once. Nothing follows, since the device is already banned.
         while time.monotonic() < until_s and (message := link.receive(QUIET_S)) is not None:
             if isinstance(message, Received) and message.retained and message.payload:
                 link.publish(message.topic, b"", retain=True)
@@ -79,7 +79,7 @@ def _clear_topics(authority: Authority, device: str) -> None:
 
 
 def _take_place(authority: Authority, device: str, host: str) -> bool:
-    """Connect under the device's name, with a certificate made for it, and leave again."""
+    """Push the device off the broker: connect under its name with a short-lived certificate, then disconnect."""
     key = certificates.new_key()
     certificate = authority.issue(key.public_key(), device, days=PASS_DAYS)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as name:

@@ -1,4 +1,4 @@
-"""Signs the lists of wheels that cards and phones install, so that nothing else is installed on a device."""
+"""Signs the lists of wheels for cards and phones, so devices install nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["sign_wheels"]
 
 
 def sign_wheels(authority: Authority, folder: Path) -> list[Path]:
-    """Sign every list in a wheelhouse; the signatures go beside them. Raises SecurityError where there is none."""
+    """Sign every wheel list in a folder; signatures go next to the lists. Raises SecurityError if there is no list."""
     pattern = LIST_NAME.format(python="*")
     lists = sorted(path for path in folder.glob(pattern) if path.suffix != ".sig")
     if not lists:
@@ -21,7 +21,7 @@ def sign_wheels(authority: Authority, folder: Path) -> list[Path]:
     key = authority.private_signing_key()
     for path in lists:
         content = path.read_bytes()
-        # The key signs nothing but what it is asked for: a file of another form is no list.
+        # Parse it first: the key must sign nothing but valid wheel lists.
         list_entries(content, str(path))
         write_atomically(path.with_name(f"{path.name}.sig"), key.sign(content))
     return lists
