@@ -1,7 +1,7 @@
-"""How much each update of a round counts: the weight that it has, and how far it may move the model.
+"""How much each update of a round counts: its weight, and how far it may move the model.
 
-Decided when a round closes, from all of its updates, so that it does not matter who came first. A coordinator that was
-killed decides the same again, since it decides from the frames on disk.
+We decide when the round closes, from all its updates, so their order of arrival does not matter. After a crash the
+coordinator decides the same again, because it works from the frames on disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparsyedge.edge.tensors import State, Tensors
 __all__ = ["NOTABLE", "Influence", "Share"]
 
 NOTABLE = 0.5
-"""Honest updates are clipped too, but seldom to less than this share of their norm."""
+"""Honest updates get clipped too, but rarely to less than this share of their norm."""
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class Share:
     left: float = 1.0
     """What the scales leave of the norm of its change."""
     trust: float = 1.0
-    """The share of its weight that is left, less than 1 where it prunes far more than others."""
+    """The share of its weight that is left; less than 1 if it prunes far more than others."""
     left_out: bool = False
     """Whether the rule left it out."""
 
     @property
     def clipped(self) -> float:
-        """The share of its change's norm that is left: 1 for all of it, 0 for an update that the rule left out."""
+        """How much of its change is left: 1 for all of it, 0 if the rule left the update out."""
         return 0.0 if self.left_out else self.left * self.trust
 
 
@@ -62,7 +62,7 @@ class Influence:
     def __init__(
         self, config: AggregationConfig, manifest: Manifest, *, factor: float, told: Iterable[str] = ()
     ) -> None:
-        """`told` are devices of which the log has heard already."""
+        """`told`: devices already reported in the log."""
         self._config = config
         self._manifest = manifest
         self._factor = factor
@@ -70,7 +70,7 @@ class Influence:
         self._told = {what: set(told) for what in ("claim", "clip", "left out")}
 
     def note(self, update: str, state: Tensors, base: State) -> None:
-        """Measure an update, known by its hash, while it is decoded anyway."""
+        """Measure an update while it is decoded anyway; `update` is its hash."""
         self._measured[update] = measure(state, base, self._manifest)
 
     def judge(
@@ -81,9 +81,9 @@ class Influence:
         *,
         base: State,
     ) -> dict[str, Share]:
-        """The share of every device, from the samples that it claims; `updates` has their hashes.
+        """Return each device's share, given the samples it claims and the hash of its update.
 
-        Those that were noted by an earlier process are loaded again.
+        Loads the updates that only an earlier process has measured.
         """
         pulls = {
             device: self._measured.get(update) or measure(load(device), base, self._manifest)
@@ -111,15 +111,15 @@ class Influence:
     def bound(
         self, updates: Iterable[tuple[int, Tensors]], shares: Iterable[Share], *, base: State
     ) -> Iterator[tuple[float, Tensors]]:
-        """The updates as (weight, state), clipped where they must be."""
+        """Yield the updates as (weight, state), clipped where necessary."""
         for (_, state), share in zip(updates, shares, strict=True):
             weight = share.weight if share.trust == 1 else share.weight * share.trust
             yield weight, state if not share.scales else clip(state, base, self._manifest, share.scales)
-            # Let go before the next one is decoded.
+            # Free it before the next one is decoded.
             del state
 
     def leave_out(self, shares: Mapping[str, Share], devices: Collection[str]) -> dict[str, Share]:
-        """The shares after a rule did without the updates of these devices."""
+        """Return the shares with these devices marked as left out by the rule."""
         for device in devices:
             if self._first("left out", device):
                 log.warning(
@@ -128,7 +128,7 @@ class Influence:
         return {device: replace(share, left_out=device in devices) for device, share in shares.items()}
 
     def _tell(self, shares: Mapping[str, Share]) -> None:
-        """One line per device and run, since a hostile one would fill the log; a little is clipped of many."""
+        """Log once per device and run: a hostile device must not fill the log. Mild clipping is too common to log."""
         for device, share in shares.items():
             if share.cut and self._first("claim", device):
                 log.warning(

@@ -1,7 +1,7 @@
-"""The updates of a round side by side: a block of one tensor as all devices sent it, without any of them in memory.
+"""The updates of a round side by side: one block of a tensor from all devices, without whole updates in memory.
 
-Rules that compare devices entry by entry need all of them at once. An update is decoded once, and what it keeps is
-written to a file without a name, sorted by tensor and position; memory is one block, whatever the number of devices.
+Rules that compare devices entry by entry need all of them at once. We decode each update once and write the entries it
+keeps to an unnamed file, sorted by tensor and position. Memory holds one block, however many devices there are.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ __all__ = ["EntryBlock", "KeptEntries"]
 
 ENTRY = np.dtype([("position", "<u4"), ("value", "<f4")])
 STRETCH_ENTRIES = 1 << 21
-"""Of all devices together."""
+"""Entries per block, over all devices."""
 LONGEST, SHORTEST = 1 << 16, 1 << 10
 
 
 class EntryBlock(NamedTuple):
-    """Entries of one tensor that any device keeps; all others are at rest."""
+    """The entries of one tensor that at least one device keeps; all others have their rest value."""
 
     positions: NDArray[np.int64]
     values: FloatArray
     """(devices, positions)."""
     rest: FloatArray
-    """Per position, what the value of a device that does not keep it is."""
+    """Per position, the value for devices that do not keep it."""
     kept: NDArray[np.bool_]
     """(devices, positions): whether the device keeps it."""
 
 
 class KeptEntries:
-    """What each update of a round keeps; a context, at whose end the file is gone.
+    """The entries that each update of a round keeps; a context manager that deletes its file on exit.
 
-    `rest` names the tensors of which a device may keep a part, with what all else of them is (None: zero).
+    `rest` maps each tensor that devices may keep in part to the values of its other entries (None: zero).
     """
 
     def __init__(self, folder: Path, *, devices: int, rest: Mapping[str, FloatArray | None]) -> None:
@@ -63,12 +63,12 @@ class KeptEntries:
         self._file.close()
 
     def add_all(self, updates: Iterable[tuple[float, Tensors]]) -> Self:
-        """Take the updates, one after the other; where one of them cannot be had, the file is gone at once."""
+        """Add the updates one by one; if one cannot be read, deletes the file and raises."""
         try:
             for weight, state in updates:
                 self.weights.append(weight)
                 self._ends.append({name: self._write(name, state[name]) for name in state})
-                # Let go before the next one is decoded.
+                # Free it before the next one is decoded.
                 del state
             self._file.flush()
         except BaseException:
@@ -81,12 +81,12 @@ class KeptEntries:
         return tuple(self._shapes)
 
     def rest_of(self, name: str) -> FloatArray:
-        """A copy of what the tensor is where nobody keeps anything."""
+        """Return a copy of the tensor's rest values."""
         found = self._rest.get(name)
         return np.zeros(self._shapes[name], dtype=np.float32) if found is None else found.copy()
 
     def blocks(self, name: str) -> Iterator[EntryBlock]:
-        """The tensor from its beginning to its end."""
+        """Yield the tensor's blocks in order."""
         rest, whole = self._rest.get(name), name not in self._rest
         for number in range(len(self._ends[0][name]) - 1):
             found = [self._read(device, name, number, number + 1) for device in range(len(self._ends))]
@@ -101,7 +101,7 @@ class KeptEntries:
             yield EntryBlock(positions, values, near, kept)
 
     def update(self, device: int) -> Tensors:
-        """One device's update, of which each tensor is made when it is asked for."""
+        """Return one device's update; builds each tensor on demand."""
 
         def make(name: str) -> FloatArray:
             tensor = self.rest_of(name)
@@ -112,7 +112,7 @@ class KeptEntries:
         return MadeOnDemand(self.names, make)
 
     def _write(self, name: str, tensor: FloatArray) -> NDArray[np.int64]:
-        """Where the entries of each block begin in the file, counted in entries, and where the last one ends."""
+        """Write the kept entries; returns where each block starts in the file and where the last ends, in entries."""
         self._shapes[name] = tensor.shape
         values = tensor.reshape(-1)
         positions = np.arange(values.size) if name not in self._rest else np.flatnonzero(self._is_kept(name, values))
@@ -135,7 +135,7 @@ class KeptEntries:
         return np.frombuffer(content, dtype=ENTRY)
 
     def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes of the file; the system may give fewer at a time than it was asked for."""
+        """Yield these bytes of the file; `pread` may return fewer than requested."""
         while start < stop:
             piece = os.pread(self._file.fileno(), stop - start, start)
             if not piece:

@@ -1,4 +1,4 @@
-"""From the updates of a round to the next model, as the method says: which mean, and what becomes of the mask."""
+"""Turns a round's updates into the next model. The method decides which mean to take and how to set the mask."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def combine(
     rounds: int,
     rule: Callable[[Iterable[tuple[float, Tensors]]], State] | None = None,
 ) -> State:
-    """The next model of the updates, which come as (weight, state) in device order and one at a time.
+    """Combine the updates, (weight, state) in device order and one at a time, into the next model.
 
-    `rule` combines them; the method's own mean where it is left out.
+    Uses `rule` if given, otherwise the method's own mean.
     """
     densities = LayerDensities(prunable)
-    # To count is to make every tensor of every update once more.
+    # Count only if needed: it rebuilds every prunable tensor of every update.
     watched = densities.watch(updates) if method.mask in ("evolving", "layer-density") else updates
     if rule is not None:
         mean = rule(watched)
@@ -41,7 +41,7 @@ def combine(
 def apply_mask_rule(
     method: Method, mean: State, densities: LayerDensities, prunable: Sequence[str], *, round_number: int, rounds: int
 ) -> State:
-    """The averaged model with the mask that the method gives it after this round."""
+    """Apply the method's mask for this round to the averaged model."""
     first, last = round_number == 1, round_number == rounds
     if (method.mask == "fixed" and first) or (method.mask == "last-round" and last):
         return prune_global(mean, prunable, method.sparsity)
@@ -51,35 +51,35 @@ def apply_mask_rule(
 
 
 class LayerDensities:
-    """How dense each layer is on the mean device, weighted by samples."""
+    """The average density of each layer over the devices, weighted by samples."""
 
     def __init__(self, prunable: Sequence[str]) -> None:
         self._nonzeros: dict[str, float] = dict.fromkeys(prunable, 0)
         self._samples: float = 0
 
     def watch(self, updates: Iterable[tuple[float, Tensors]]) -> Iterator[tuple[float, Tensors]]:
-        """The same updates, counted on their way."""
+        """Pass the updates through and count their non-zeros."""
         for samples, state in updates:
             self._samples += samples
             for name in self._nonzeros:
                 self._nonzeros[name] += samples * int(np.count_nonzero(state[name]))
             yield samples, state
-            # Let go before the next one is decoded.
+            # Free it before the next one is decoded.
             del state
 
     def kept(self, state: State, sparsity: float) -> dict[str, int]:
-        """How many weights of each layer to keep: the mean device's, scaled so that all together meet the target."""
+        """Return how many weights of each layer to keep: the devices' average count, scaled to the overall target."""
         size = sum(state[name].size for name in self._nonzeros)
         target = size - removed_count(size, sparsity)
         total = sum(self._nonzeros.values())
         if total == 0:
             return dict.fromkeys(self._nonzeros, 0)
-        # In whole numbers: nonzeros / samples is a layer's mean count, target * samples / total the scale.
+        # A layer's mean count is nonzeros / samples, the scale is target * samples / total; samples cancel out.
         return {name: min(state[name].size, int(count * target // total)) for name, count in self._nonzeros.items()}
 
 
 def prune_layers(state: State, kept: dict[str, int]) -> State:
-    """A copy of the state in which each named tensor keeps that many of its largest magnitudes."""
+    """Return a copy of the state; each named tensor keeps only that many of its largest magnitudes."""
     pruned = dict(state)
     for name, count in kept.items():
         pruned.update(_keep_largest(state, name, count))
@@ -94,7 +94,7 @@ def _keep_largest(state: State, name: str, count: int) -> State:
 
 
 def average_nonzero(updates: Iterable[tuple[float, Tensors]], prunable: Sequence[str]) -> State:
-    """The mean of each prunable weight over the devices that sent it, weighted by their samples; of all else the mean.
+    """Average each prunable weight over the devices that sent it, and everything else over all devices, by samples.
 
     A weight that no device sent is zero.
     """

@@ -1,17 +1,17 @@
-"""How far an update may move the model: so many times as far as the median update of its round, or it is scaled down.
+"""Limits how far an update may move the model: at most a given multiple of the round's median update.
 
-An update pulls at the mean by its weight times the norm of its change. When a round closes, all of its updates are
-compared, so it does not matter who came first; one that pulls too hard is clipped: what it changes is scaled until it
-pulls as hard as it may. Every tensor has a bound of its own, since what is nothing to a large layer is the end of a
-small one. Entries that the device pruned have no part in this. They are not measured, and they stay zero, so that an
-update within the budget of non-zeros is so after it was clipped, also in round 1, whose base is dense. BatchNorm's
-running statistics are bounded like all else; scaled towards the base, a variance stays one.
+An update pulls on the mean with its weight times the norm of its change. We compare all updates when the round closes,
+so their order of arrival does not matter. If one pulls too hard, we clip it: scale its change down to the limit. Each
+tensor has its own bound, since a change that a large layer would not notice can ruin a small one. We neither measure
+nor touch entries that the device pruned. They stay zero, so clipping never breaks the non-zero budget, not even in
+round 1 with its dense base. BatchNorm's running statistics are bounded too; a variance scaled towards the base stays a
+valid variance.
 
-To prune is to pull, too, towards zero: an update that keeps nothing of what its peers keep would take its share of
-every weight away. That cannot be scaled down in the update, so its weight is: by what it prunes of the model, compared
-with what the median update does.
+Pruning also pulls, towards zero: an update that keeps nothing of what its peers keep would take its share off every
+weight. Scaling the update cannot fix that, so we scale its weight instead, by how much of the model it prunes compared
+with the median update.
 
-With fewer than three updates there is nothing to compare with, and nothing is clipped.
+With fewer than three updates there is nothing to compare, so we clip nothing.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ __all__ = ["Norms", "Pull", "Scales", "clip", "clip_scales", "measure", "share_l
 
 MIN_PEERS = 3
 NEGLIGIBLE = 0.001
-"""Where nobody moves the model any more, moving it by this share of itself is what the median is taken for."""
+"""Lower bound on the median, as a share of the tensor's norm, for rounds in which hardly anyone moves the model."""
 LITTLE_PRUNED = 0.05
-"""The same for what is pruned, of which there is more where devices have targets of their own."""
+"""The same for pruning; larger, because devices with their own targets prune more."""
 PIECE = 1 << 16
-"""Entries that are looked at in float64 at a time."""
+"""Entries to convert to float64 at a time."""
 
 
 Norms = Mapping[str, float]
-"""By tensor: of a model, or of what an update changes."""
+"""Norm by tensor, of a model or of an update's change."""
 Scales = Mapping[str, float]
-"""By tensor, what is left of an update's change; tensors of which all is left are not named."""
+"""Factor by tensor to scale an update's change with; omits tensors that are not clipped."""
 
 
 class Pull(NamedTuple):
     """What an update does to the model that it starts from."""
 
     change: Norms
-    """How far it moves what it keeps of each tensor."""
+    """By tensor, the norm of the change to the entries it keeps."""
     pruned: float
-    """The norm of all that it prunes."""
+    """The norm of all the entries it prunes."""
 
 
 def measure(update: Tensors, base: Tensors, manifest: Manifest) -> Pull:
-    """How an update pulls at its base."""
+    """Measure how an update pulls on its base."""
     prunable = _can_be_pruned(manifest)
     change, pruned = {}, 0.0
     for name in update:
@@ -66,14 +66,14 @@ def measure(update: Tensors, base: Tensors, manifest: Manifest) -> Pull:
 
 
 def size_of(model: Tensors) -> Norms:
-    """How large each tensor of a model is."""
+    """Return the norm of each tensor of a model."""
     return {name: _norm(_pieces(tensor)) for name, tensor in model.items()}
 
 
 def clip_scales(
     pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, factor: float
 ) -> dict[str, Scales]:
-    """Of each device whose update pulls more than `factor` times as hard as the median one, what may be left of it."""
+    """Return the scales for each device whose update pulls more than `factor` times as hard as the median."""
     scales: dict[str, dict[str, float]] = {device: {} for device in pulls}
     for name, tensor_size in size.items():
         norms = {device: pull.change[name] for device, pull in pulls.items()}
@@ -85,14 +85,14 @@ def clip_scales(
 def trust_of(
     pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, manifest: Manifest, factor: float
 ) -> dict[str, float]:
-    """Of each device whose update prunes over `factor` times as much as the median one, what is left of its weight."""
+    """Return the share of its weight that each device keeps if it prunes over `factor` times as much as the median."""
     whole = math.hypot(*(size[name] for name in manifest.prunable))
     pruned = {device: pull.pruned for device, pull in pulls.items()}
     return _beyond(pruned, weights, factor=factor, least=LITTLE_PRUNED * whole)
 
 
 def _beyond(norms: Mapping[str, float], weights: Mapping[str, int], *, factor: float, least: float) -> dict[str, float]:
-    """By device, what brings weight times norm down to `factor` times the median; only of those that are beyond."""
+    """Return, for each device over the bound, the scale that brings weight times norm down to it."""
     if len(norms) < MIN_PEERS:
         return {}
     pulls = {device: weights[device] * norm for device, norm in norms.items()}
@@ -101,13 +101,13 @@ def _beyond(norms: Mapping[str, float], weights: Mapping[str, int], *, factor: f
 
 
 def share_left(norms: Norms, scales: Scales) -> float:
-    """What is left of the norm of an update's whole change."""
+    """Return the share of an update's total change that the scales leave."""
     whole = math.hypot(*norms.values())
     return math.hypot(*(norm * scales.get(name, 1.0) for name, norm in norms.items())) / whole if whole else 1.0
 
 
 def clip(update: Tensors, base: Tensors, manifest: Manifest, scales: Scales) -> Tensors:
-    """The update with its change scaled down; each tensor is made when it is asked for."""
+    """Return the update with its change scaled down; builds each tensor on demand."""
     pruned = _can_be_pruned(manifest)
 
     def make(name: str) -> FloatArray:
@@ -122,7 +122,7 @@ def _scaled(update: FloatArray, base: FloatArray, scale: float, *, keep_zeros: b
     moved, values, before = np.empty_like(update), update.reshape(-1), base.reshape(-1)
     for start in range(0, values.size, PIECE):
         piece = slice(start, start + PIECE)
-        # In float64, where the change of a value near float32's end is a number.
+        # Use float64: the difference of values near float32's limit would overflow.
         near = before[piece].astype(np.float64)
         found = near + scale * (values[piece] - near)
         if keep_zeros:
@@ -145,10 +145,10 @@ def _pieces(tensor: FloatArray) -> Iterator[NDArray[np.float64]]:
 
 
 def _norm(pieces: Iterable[NDArray[np.float64]]) -> float:
-    # Not BLAS, whose sums depend on how many threads it has.
+    # Avoid BLAS: its sums depend on the number of threads.
     return math.sqrt(sum(float(np.einsum("i,i->", piece, piece)) for piece in pieces))
 
 
 def _can_be_pruned(manifest: Manifest) -> frozenset[str]:
-    """The tensors in which a zero says that the device pruned the entry, and is not a value like others."""
+    """Return the tensors in which a zero means that the device pruned the entry."""
     return frozenset(manifest.prunable if manifest.method.uplink == "weights" else ())

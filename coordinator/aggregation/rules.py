@@ -1,9 +1,8 @@
-"""The rules that make one model of a round's updates: a row of RULES each, compared in docs/explanation/security.md.
+"""The rules that combine a round's updates into one model, listed in RULES; docs/explanation/security.md compares them.
 
-An entry that a device pruned is zero there, as in the plain mean, or the model's own value where devices prune their
-changes (`uplink = "delta"`). What that means for a rule is said with the rule. All of them take updates that were
-weighed and clipped before (claims.py, norms.py), in device order, and count in float64: the same updates give the same
-bits.
+An entry that a device pruned counts as zero, as in the plain mean, or as the model's own value if devices prune their
+changes (`uplink = "delta"`). Each rule's docstring says what that means for it. All rules take updates in device order,
+already weighed and clipped (claims.py, norms.py), and compute in float64: the same updates give the same bits.
 """
 
 from __future__ import annotations
@@ -33,40 +32,40 @@ Updates = Iterable[tuple[float, Tensors]]
 Numbers = NDArray[np.float64]
 
 MIN_PEERS = 7
-"""Of fewer, an honest device with odd data looks like one that turns its change round: one of the demo's four did."""
+"""With fewer, an honest device with odd data looks like one that reverses its change: one of the demo's four did."""
 DEVIATIONS = 2.0
-"""How many median deviations below the median a score must be."""
+"""A score must be this many median deviations below the median before we leave the update out."""
 
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a rule must know beside the updates."""
+    """What a rule needs besides the updates."""
 
     manifest: Manifest
     base: State
     """The model that the updates start from."""
     devices: int
     scratch: Path
-    """A folder on a disk with room for the updates once more."""
+    """A folder on a disk with room for a second copy of the updates."""
     left_out: list[int] = field(default_factory=list)
-    """The updates that a rule did without, by their place, once it has combined them."""
+    """Positions of the updates that the rule left out; filled by `combine`."""
 
     def keep(self, updates: Updates) -> KeptEntries:
-        """The updates side by side."""
+        """Write the updates to disk for entry-by-entry comparison."""
         method = self.manifest.method
         names = () if method.uplink == "whole" else self.manifest.prunable
         rest = {name: self.base[name] if method.uplink == "delta" else None for name in names}
         return KeptEntries(self.scratch, devices=self.devices, rest=rest).add_all(updates)
 
     def mean(self, updates: Updates) -> State:
-        """The mean that the method asks for."""
+        """Take the mean that the method asks for."""
         if self.manifest.method.aggregation == "mean":
             return average(updates)
         return average_nonzero(updates, self.manifest.prunable)
 
 
 class Rule(ABC):
-    """One way to make a model of updates."""
+    """One way to combine updates into a model."""
 
     clip: ClassVar[float] = 3.0
     """How many times as hard as the median an update may pull before it is clipped; honest ones differ by less."""
@@ -76,22 +75,22 @@ class Rule(ABC):
 
     @abstractmethod
     def combine(self, updates: Updates, context: RoundContext) -> State:
-        """The model of at least one update."""
+        """Combine one or more updates into a model."""
 
     def why_not(self, method: Method) -> str | None:
-        """Why the rule makes no sense with a method; None where it does."""
+        """Return why the rule makes no sense with a method; None if it does."""
         return None
 
 
 class Mean(Rule):
-    """The mean by weight."""
+    """The weighted mean."""
 
     def combine(self, updates: Updates, context: RoundContext) -> State:
         return context.mean(updates)
 
 
 class Clipped(Mean):
-    """The mean of updates of which none pulls harder than the median one."""
+    """The weighted mean, with every update clipped to the median pull."""
 
     clip = 1.0
 
@@ -109,7 +108,7 @@ class EntryRule(Rule):
         senders_only = manifest.method.aggregation == "nonzero-mean" and name in manifest.prunable
         for block in kept.blocks(name):
             values = self.combine_entries(block, weights, senders_only=senders_only)
-            # As in the plain mean: no -0.0, which would be another entry on the wire.
+            # Avoid -0.0, as in the plain mean: it would cost an entry on the wire.
             tensor.reshape(-1)[block.positions] = values.astype(np.float32) + np.float32(0.0)
         return tensor
 
@@ -119,15 +118,15 @@ class EntryRule(Rule):
 
 
 class Trimmed(EntryRule):
-    """The mean by weight of what is left of each entry without the largest and the smallest values.
+    """The weighted mean of each entry without its largest and smallest values.
 
-    A pruned entry is a zero among the others. So an entry that no more devices keep than are trimmed at one end is
-    zero in the model: that many may be hostile, and a mask must have somebody else behind it.
+    A pruned entry counts as a zero. So if only as many devices keep an entry as are trimmed at one end, it is zero in
+    the model: all of those devices may be hostile, and at least one more must keep the entry.
     """
 
     def combine_entries(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> Numbers:
         devices = len(block.values)
-        # A trifle more, so that 0.2 of 15 devices are 3 whatever the product of the floats is.
+        # Add an epsilon: 0.2 of 15 devices must give 3 despite float rounding.
         trimmed = min(math.floor(self.config.trim * devices + 1e-9), (devices - 1) // 2)
         order = np.argsort(block.values, axis=0, kind="stable")[trimmed : devices - trimmed]
         values = np.take_along_axis(block.values, order, axis=0).astype(np.float64)
@@ -141,14 +140,14 @@ class Trimmed(EntryRule):
 
 
 class Median(EntryRule):
-    """The median of each entry over the devices that keep it, if they are more than half; one device, one vote.
+    """The unweighted median of each entry over the devices that keep it, if they are more than half.
 
     The median over all devices would be near zero wherever a third of them prune, which is nearly everywhere.
     """
 
     def combine_entries(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> Numbers:
         keepers = block.kept.sum(axis=0)
-        # What is not kept goes behind everything that is, and a position that nobody keeps has no middle.
+        # Sort pruned values to the end. Positions that nobody keeps have no median and take the rest value below.
         ranked = np.sort(np.where(block.kept, block.values.astype(np.float64), np.inf), axis=0)
         lower, upper = (np.maximum(middle, 0)[np.newaxis] for middle in ((keepers - 1) // 2, keepers // 2))
         upper = np.minimum(upper, len(ranked) - 1)
@@ -165,7 +164,7 @@ class Median(EntryRule):
 
 
 class ChoosingRule(Rule):
-    """A rule that leaves some updates out and takes the mean of the others."""
+    """A rule that leaves some updates out and averages the others."""
 
     def combine(self, updates: Updates, context: RoundContext) -> State:
         with context.keep(updates) as kept:
@@ -175,15 +174,15 @@ class ChoosingRule(Rule):
 
     @abstractmethod
     def choose(self, products: Numbers) -> Sequence[int]:
-        """The devices to average, in their order, from the inner products of what they change."""
+        """Return the devices to average, in device order, given the inner products of their changes."""
 
 
 class Aligned(ChoosingRule):
-    """The mean by weight of updates that do not go against the others.
+    """The weighted mean of the updates that do not point against the others.
 
-    An update's score is the median of its cosines with its peers. A device with odd data goes its own way, with a score
-    near zero, and is needed for that data; one that turns its change round has a score below zero, and far below those
-    of its peers. Only the latter are left out, so that a round without hostile members seldom loses anybody.
+    An update's score is the median of its cosines with its peers. A device with odd data scores near zero, and we need
+    it for that data. A device that reverses its change scores below zero, and far below its peers. We leave out only
+    the latter, so a round without hostile members rarely loses anybody.
     """
 
     clip = 2.0
@@ -202,9 +201,9 @@ class Aligned(ChoosingRule):
 
 
 class Krum(ChoosingRule):
-    """The mean by weight of the updates that are nearest to others: as many as are thought to be honest.
+    """The weighted mean of the updates closest to their peers, as many as we assume to be honest.
 
-    An update's score is the sum of its squared distances to its nearest peers, over what is trained and kept.
+    An update's score is the sum of squared distances to its nearest peers, over trained entries that devices keep.
     """
 
     def choose(self, products: Numbers) -> Sequence[int]:
@@ -224,7 +223,7 @@ class Krum(ChoosingRule):
 
 
 def _products(kept: KeptEntries, context: RoundContext) -> Numbers:
-    """The inner products of what every two updates change; what a device does not keep, it does not change."""
+    """Return the inner products of all pairs of changes; entries that a device does not keep count as unchanged."""
     devices = len(kept.weights)
     products = np.zeros((devices, devices))
     for name in (parameter.name for parameter in context.manifest.parameters if parameter.trainable):
@@ -247,7 +246,7 @@ RULES: dict[RuleName, type[Rule]] = {
 
 
 def make_rule(config: AggregationConfig, method: Method) -> Rule:
-    """The rule of a config; raises ConfigError where it makes no sense with the method."""
+    """Make the configured rule; raises ConfigError if it makes no sense with the method."""
     rule = RULES[config.rule](config)
     reason = rule.why_not(method)
     if reason is not None:

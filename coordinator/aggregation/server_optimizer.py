@@ -1,7 +1,7 @@
-"""From the mean of a round's updates to the next model: one class per optimizer. Numpy only, no I/O.
+"""Turns the mean of a round's updates into the next model: one class per optimizer. Numpy only, no I/O.
 
-Momentum carries a weight past zero, so a model that starts dense would never become sparse. Weights that no device kept
-(their mean is zero) are therefore zero in the next model and in the optimizer's memory, whatever the step says.
+Momentum carries a weight past zero, so a model that starts dense would never become sparse. We therefore zero weights
+that no device kept (their mean is zero), in the next model and in the optimizer's memory, whatever the step says.
 BatchNorm's running statistics are averaged, never stepped.
 
 To add an optimizer, write a subclass of `ServerOptimizer`, list it in `OPTIMIZERS`, and add its name and its keys to
@@ -30,12 +30,12 @@ def make_optimizer(config: ServerOptimizerConfig, manifest: Manifest) -> ServerO
 
 
 class ServerOptimizer:
-    """One optimizer with its memory, which `pack` and `unpack` carry over a restart bit for bit."""
+    """One optimizer with its memory; `pack` and `unpack` preserve the memory bit for bit across a restart."""
 
     slots: ClassVar[tuple[str, ...]] = ()
     """What it remembers about every trained tensor."""
     learning_rate: ClassVar[float] = 1.0
-    """The default where the run sets none."""
+    """The default if the run sets none."""
 
     def __init__(self, config: ServerOptimizerConfig, manifest: Manifest) -> None:
         self._config = config
@@ -46,7 +46,7 @@ class ServerOptimizer:
         self._memory: dict[str, State] = {slot: {} for slot in self.slots}
 
     def step(self, base: Mapping[str, FloatArray], mean: State) -> State:
-        """Return the next model, from the round's base; takes over `mean`, tensor by tensor."""
+        """Return the next model, given the round's base; overwrites `mean` tensor by tensor."""
         for name in self._trained:
             mean[name] = self._step_tensor(name, base[name], mean[name])
         return mean
@@ -75,12 +75,12 @@ class ServerOptimizer:
     # ---- over restarts -----------------------------------------------------------------------------------------------
 
     def pack(self) -> bytes:
-        """Pack the memory for a file; no bytes where there is none."""
+        """Pack the memory for a file; empty if there is none."""
         state = {f"{slot}/{name}": tensor for slot, held in self._memory.items() for name, tensor in held.items()}
         return pack_tensors(state) if state else b""
 
     def unpack(self, packed: bytes) -> None:
-        """Take over a packed memory; raises RunError where it is not this optimizer's."""
+        """Restore a packed memory; raises RunError if it is not this optimizer's."""
         self._memory = {slot: {} for slot in self.slots}
         if not packed:
             return
@@ -97,7 +97,7 @@ class FedAvg(ServerOptimizer):
     """Plain averaging."""
 
     def step(self, base: Mapping[str, FloatArray], mean: State) -> State:
-        """The mean itself at a rate of 1, bit for bit: base + (mean - base) would round."""
+        """Return the mean itself at a rate of 1: base + (mean - base) would round."""
         return mean if self._rate == 1.0 else super().step(base, mean)
 
     def direction(self, name: str, change: FloatArray) -> FloatArray:
