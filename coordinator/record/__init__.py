@@ -1,9 +1,9 @@
-"""What a run leaves behind: the store, its records, metrics and tables.
+"""The record of a run: its store, metrics and tables.
 
 from sparsyedge.coordinator.record import open_run
 
 with open_run("runs/first") as run:
-    rounds = run.rounds()          # a list of dicts; pandas.DataFrame(rounds) takes it as it is
+    rounds = run.rounds()          # a list of dicts, ready for pandas.DataFrame(rounds)
 """
 
 from sparsyedge.coordinator.record.plain_tables import Row, RunTables, open_run

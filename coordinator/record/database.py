@@ -1,4 +1,4 @@
-"""Our SQLite files, with readable errors: waits for a locked file, names a damaged one."""
+"""SQLite connections with readable errors: they wait for a locked file and name a damaged one."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Result = TypeVar("Result")
 
 
 class Database(sqlite3.Connection):
-    """A connection that says StoreLocked or StoreError for what SQLite says in general; other faults stay SQLite's.
+    """A connection that raises StoreLocked for a locked file and StoreError for a damaged one; passes other errors on.
 
-    A statement that met a lock has done nothing yet, and neither has a commit: both may be tried again.
+    A statement or commit that hits a lock has changed nothing, so we can retry it.
     """
 
     name = "the database"
     path = Path()
     timeout_s = 0.0
     keep_waiting: Callable[[], bool] | None = None
-    """Asked when the timeout has passed: whether to wait once more. None: never."""
+    """Called after each timeout; returns whether to wait again. None: never wait again."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         return self._patiently(partial(super().execute, sql, parameters))
@@ -52,7 +52,7 @@ class Database(sqlite3.Connection):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> Literal[False]:
-        # SQLite's own would give a transaction up that cannot be committed at once.
+        # sqlite3's own __exit__ would roll back a transaction that it cannot commit at once.
         try:
             if kind is None:
                 self.commit()
@@ -81,11 +81,11 @@ class Database(sqlite3.Connection):
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Say in a sentence what is wrong with the file, if something is."""
+        """Turn errors about a locked or damaged file into a readable sentence."""
         try:
             yield
         except sqlite3.Error as error:
-            # Extended codes have the kind of fault in their last byte.
+            # The last byte of an extended code is the primary error code.
             code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
             if code in LOCKED:
                 raise StoreLocked(
@@ -101,7 +101,7 @@ class Database(sqlite3.Connection):
 
 
 def open_database(path: Path, *, name: str, timeout_s: float, any_thread: bool = False) -> Database:
-    """The SQLite file at `path`, which must exist; `name` is what sentences call it."""
+    """Open the SQLite file at `path`, which must exist; messages refer to it as `name`."""
     database = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
@@ -115,7 +115,7 @@ def open_database(path: Path, *, name: str, timeout_s: float, any_thread: bool =
 
 
 def _holders(path: Path) -> str:
-    """Which other processes have the file open, as far as this user may know: one of them has the lock."""
+    """Name the other processes that have the file open and are visible to this user: one of them has the lock."""
     try:
         wanted = path.stat()
         processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]

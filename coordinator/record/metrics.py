@@ -1,8 +1,8 @@
-"""What a round did to the model, in figures: numpy only, no I/O.
+"""Figures about what a round did to the model: numpy only, no I/O.
 
-Figures of masks are taken over the prunable weights alone; those of values over every trained tensor, each tensor
-counting the same, and BatchNorm's running statistics are left out. Updates are looked at one at a time while they are
-averaged, so memory does not grow with the cohort.
+Mask figures cover the prunable weights only. Value figures cover every trained tensor with equal weight, without
+BatchNorm's running statistics. We measure updates one at a time while they are averaged, so memory does not grow with
+the cohort.
 
     metrics = RoundMetrics(manifest, initial=..., start=...)
     state = average(metrics.watch(updates))
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 LAYER_PREFIX = "sparsity/"
-"""Begins the names of the figures of single layers; the parameter's name follows."""
+"""Prefix of per-layer figures; the parameter's name follows."""
 
 CLASS_PREFIX = "accuracy_class/"
 LEVEL_PREFIX = "accuracy_at/"
-"""Begins the names of the accuracies at a group's target, which follows."""
+"""Prefix of accuracies at a group's target sparsity, which follows."""
 
 PIECE = 1 << 16
-"""Entries that are looked at in float64 at a time."""
+"""Entries to convert to float64 at a time."""
 
 _ONES_IN_BYTE = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
 
 
 class RoundMetrics:
-    """The figures of one round, from the model that it started with, its updates and what came of them."""
+    """The figures of one round, computed from its start model, its updates and its result."""
 
     def __init__(self, manifest: Manifest, *, initial: Tensors, start: Tensors) -> None:
         self._prunable = manifest.prunable
@@ -60,16 +60,16 @@ class RoundMetrics:
         self._kept: list[int] = []
 
     def watch(self, updates: Iterable[tuple[int, Tensors]]) -> Iterator[tuple[int, Tensors]]:
-        """The same updates, looked at as they pass."""
+        """Pass the updates through and measure each."""
         for samples, state in updates:
             self._kept.append(0)
             self._moves.append(_distance(self._pairs(state)))
             yield samples, state
-            # Let go before the next one is decoded.
+            # Free it before the next one is decoded.
             del state
 
     def _pairs(self, state: Tensors) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """What each trained tensor was and is; an update makes every tensor anew, so all is counted in one pass."""
+        """Yield each trained tensor before and after. Access rebuilds it, so this pass also counts kept weights."""
         for name in self._trained:
             tensor = state[name]
             if name in self._prunable:
@@ -77,7 +77,7 @@ class RoundMetrics:
             yield self._start[name], tensor
 
     def finish(self, state: Tensors) -> dict[str, float]:
-        """All figures, by name, for the model that the round ended with; docs/reference/metrics.md explains each."""
+        """Return all figures by name for the round's final model; docs/reference/metrics.md explains them."""
         common, before, after = _overlap(self._start, state, self._prunable)
         l2_global, cosine_global = distance(self._initial, state, self._trained)
         l2_round, cosine_round = distance(self._start, state, self._trained)
@@ -96,14 +96,14 @@ class RoundMetrics:
             figures |= _spread("l2_device", [l2 for l2, _ in self._moves])
             figures |= _spread("cosine_device", [cosine for _, cosine in self._moves])
             figures["nonzeros_device"] = sum(self._kept) / len(self._kept)
-            # 1 where all devices kept the same weights, 1 / devices where no two kept the same one.
+            # 1 if all devices kept the same weights, 1 / devices if no two kept the same one.
             figures["mask_agreement"] = figures["nonzeros_device"] / after if after else 1.0
         figures |= {f"{LAYER_PREFIX}{name}": _sparsity(state, [name]) for name in self._prunable}
         return figures
 
 
 def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:
-    """The accuracy on each class, and over the devices where their data is known, as figures."""
+    """Return the accuracies by class, and their spread over the devices if their label mixes are known, as figures."""
     if evaluation is None:
         return {}
     figures = {f"{CLASS_PREFIX}{label}": accuracy for label, accuracy in enumerate(evaluation.by_class)}
@@ -111,7 +111,7 @@ def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:
 
 
 def of_shares(shares: Mapping[str, Share]) -> dict[str, float]:
-    """How many updates counted for less than their devices would have them."""
+    """Count the updates that were clipped, left out, or had their claims cut."""
     return {
         "clipped_devices": float(sum(0 < share.clipped < 1 for share in shares.values())),
         "left_out_devices": float(sum(share.left_out for share in shares.values())),
@@ -120,7 +120,7 @@ def of_shares(shares: Mapping[str, Share]) -> dict[str, float]:
 
 
 def distance(first: Tensors, second: Tensors, names: Sequence[str]) -> tuple[float, float]:
-    """The mean over the tensors of their L2 distance, and of their cosine where neither is all zero."""
+    """Return the L2 distance and the cosine, averaged over the tensors; the cosine skips all-zero tensors."""
     return _distance((first[name], second[name]) for name in names)
 
 
@@ -145,8 +145,8 @@ class _Products(NamedTuple):
 
 
 def _products(first: FloatArray, second: FloatArray) -> _Products:
-    # In float64, since float32 sums over millions of entries lose the small differences; a piece at a time, since this
-    # happens beside the sum of all updates.
+    # Use float64: float32 sums over millions of entries lose small differences. Work in pieces, because the sum of all
+    # updates is in memory too.
     totals = np.zeros(len(_Products._fields))
     for start in range(0, first.size, PIECE):
         a = first[start : start + PIECE].astype(np.float64)
@@ -157,18 +157,18 @@ def _products(first: FloatArray, second: FloatArray) -> _Products:
 
 
 def _inner(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    # Not a @ b: BLAS gives a piece to each core and waits for it in a loop, which on a busy machine takes longer than
-    # the sums.
+    # Not a @ b: BLAS splits the work over all cores and busy-waits for them, which takes longer than the sums on a busy
+    # machine.
     return float(np.einsum("i,i->", a, b))
 
 
 def pack_mask(state: Tensors, names: Sequence[str]) -> bytes:
-    """Which weights of the named tensors are not zero, one bit each, in the order of names and memory."""
+    """Pack which weights of the named tensors are not zero, one bit each, in order of names and memory."""
     return np.packbits(np.concatenate([state[name].reshape(-1) != 0 for name in names])).tobytes()
 
 
 def iou_matrix(masks: Sequence[bytes]) -> NDArray[np.float64]:
-    """The overlap (intersection over union) of every two packed masks; 1 on the diagonal."""
+    """Return the intersection over union of every pair of packed masks; 1 on the diagonal."""
     packed = [np.frombuffer(mask, dtype=np.uint8) for mask in masks]
     overlap = np.ones((len(packed), len(packed)))
     for i, first in enumerate(packed):
@@ -183,7 +183,7 @@ def _ones(packed: NDArray[np.uint8]) -> int:
 
 
 def _overlap(first: Tensors, second: Tensors, names: Sequence[str]) -> tuple[int, int, int]:
-    """How many weights are not zero in both, in the first and in the second."""
+    """Count the weights that are non-zero in both states, in the first, and in the second."""
     common = sum(int(np.count_nonzero((first[name] != 0) & (second[name] != 0))) for name in names)
     return common, count_nonzero(first, names), count_nonzero(second, names)
 

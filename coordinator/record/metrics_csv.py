@@ -12,7 +12,7 @@ __all__ = ["as_csv"]
 
 
 def as_csv(store: Store) -> str:
-    """One line per closed round: what is recorded of every round, then its figures; empty where absent."""
+    """Return one CSV line per closed round: its record, then its figures; missing values are empty."""
     records = [dataclasses.asdict(record) for record in store.rounds()]
     figures = store.metrics()
     names = list(dict.fromkeys(name for row in figures.values() for name in row))

@@ -1,4 +1,4 @@
-"""How a run tells the outside about its progress."""
+"""Reports a run's progress to the outside."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ __all__ = ["LogObserver", "Observer", "SilentObserver"]
 log = logging.getLogger(__name__)
 
 SHOWN = 5
-"""Devices that one line names."""
+"""The most devices to name in one line."""
 
 
 class Observer(Protocol):
-    """Is told what happens, in the coordinator's thread and in order; must not block for long."""
+    """Receives a run's events in order, in the coordinator's thread; must not block for long."""
 
     def note(self, sentence: str) -> None:
-        """Something about the run that whoever started it should know."""
+        """Something that the person who started the run should know."""
 
     def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
-        """A round cannot open yet; told again whenever a device comes or goes. `unfit`: who will not train, and why."""
+        """A round cannot open yet; repeated when devices come or go. `unfit`: devices that will not train, and why."""
 
     def device_unfit(self, *, device: str, reason: str) -> None:
         """A device says that it will not train, or could not start."""
 
     def member_replaced(self, *, round_number: int, device: str, substitute: str) -> None:
-        """A member of the cohort will not answer any more, and another device has its place."""
+        """A member of the cohort will not answer any more, so another device takes its place."""
 
     def device_quarantined(self, *, device: str, until_round: int, reason: str) -> None:
-        """A device that failed in several rounds is left out until a round; 0 where it is let in again."""
+        """A device that failed in several rounds is in quarantine until a round; 0 ends the quarantine."""
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         """Devices were told to train."""
 
     def round_resumed(self, *, round_number: int, rounds: int, accepted: int, cohort: tuple[str, ...]) -> None:
-        """A round that an earlier process opened goes on; `accepted` of its updates are in."""
+        """A round opened by an earlier process continues with `accepted` updates."""
 
     def round_extended(self, *, round_number: int, cohort: tuple[str, ...], extension: int) -> None:
-        """A deadline passed with too few updates, and the round goes on."""
+        """The deadline passed with too few updates, so the round goes on."""
 
     def update_accepted(self, *, round_number: int, device: str, update_bytes: int, accepted: int, cohort: int) -> None:
         """An update is recorded; `accepted` of the `cohort` are in."""
 
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
-        """Something that a device sent was not taken."""
+        """We refused something that a device sent."""
 
     def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
-        """A round has been open for a while; `awaited` says what the members that are missing do."""
+        """A round has been open for a while; `awaited` says what each missing member is doing."""
 
     def round_closed(self, record: RoundRecord) -> None:
         """A round is averaged, evaluated and recorded."""
@@ -60,7 +60,7 @@ class Observer(Protocol):
 
 
 class SilentObserver:
-    """Tells nobody."""
+    """Ignores all events."""
 
     def note(self, sentence: str) -> None:
         pass
@@ -103,7 +103,7 @@ class SilentObserver:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first of the names, and how many more there are."""
+    """Join the first few names and the number of the others."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -172,6 +172,6 @@ class LogObserver:
         )
 
     def run_ended(self, *, state: str, reason: str) -> None:
-        # A failure ends the command, which then says why.
+        # On failure the command itself prints the reason.
         if state != "failed":
             log.info("the run is %s", state)

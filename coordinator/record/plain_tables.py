@@ -16,12 +16,12 @@ Row = dict[str, str | int | float | bool | None]
 
 
 def open_run(run_dir: Path | str) -> RunTables:
-    """The record in a run directory, also while the run goes on; raises RunError where there is none."""
+    """Open the record in a run directory, even while the run goes on; raises RunError if there is none."""
     return RunTables(Store.open(Path(run_dir)))
 
 
 class RunTables:
-    """Tables of one run. Each is read anew when asked for, so it shows a run that goes on as it is now."""
+    """Tables of one run. Every call reads the store again, so tables of a live run are up to date."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class RunTables:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._store.close()
 
     def run(self) -> Row:
@@ -53,7 +53,7 @@ class RunTables:
         return rows
 
     def devices(self) -> list[Row]:
-        """A row per device that was ever heard of: state, updates, seconds, joules, bytes."""
+        """A row per device that the run has heard of: state, updates, seconds, joules, bytes."""
         return [
             {
                 **{
@@ -71,5 +71,5 @@ class RunTables:
         return [dataclasses.asdict(record) for record in self._store.phase_records()]
 
     def refusals(self) -> list[Row]:
-        """A row per round, device and kind of refusal: how many, and the reason of the last."""
+        """A row per round, device and kind of refusal: the count and the last reason."""
         return [dataclasses.asdict(record) for record in self._store.refusals()]

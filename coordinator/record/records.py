@@ -1,4 +1,4 @@
-"""What a run leaves behind, as plain values: for `status`, for tables and for reports."""
+"""A run's record as plain values, for `status`, tables and reports."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The share of test samples that were classified right, and the mean loss over them."""
+    """Accuracy and mean loss on the test samples."""
 
     accuracy: float
     loss: float
     by_class: tuple[float, ...] = ()
-    """The accuracy on the samples of each class; NaN for a class without any."""
+    """Accuracy on each class; NaN for a class without samples."""
     by_device: tuple[float, ...] = ()
-    """Where the devices' label mixes are known: the accuracy on data mixed like each device's own."""
+    """Accuracy on data with each device's own label mix; empty if the mixes are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Rounds that were planned together: all of a run, or those from where its `rounds` were changed."""
+    """Rounds planned together: the whole run, or the part since its `rounds` changed."""
 
     first_round: int
     rounds: int
-    """Of the whole run, as planned from here on."""
+    """The planned length of the whole run, from this round on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,12 @@ class RunRecord:
     rounds: int
     created_at: float
     seen_at: float
-    """When the coordinator last said that it is alive; old while `running` means that it was killed."""
+    """The coordinator's last sign of life. If it is old and the state is `running`, the coordinator was killed."""
     pid: int
     dense_bytes: int
     model_id: str
     model_sha256: str | None
-    """Of model.onnx, once it is delivered."""
+    """The hash of model.onnx, once delivered."""
     began_from: str = ""
     """Whose model round 1 started from; empty for the checkpoint among the artifacts."""
 
@@ -77,11 +77,11 @@ class RoundRecord:
     bytes_down: int
     bytes_up: int
     nonzeros_down: int
-    """Values of the round's model, once for each of these devices; what bytes are spent on."""
+    """Values of the round's model, counted once for each of these devices."""
     nonzeros_up: int
     """Values of their updates."""
     dense_bytes: int
-    """One model as plain float32: what one device would move each way."""
+    """One model as plain float32: what one device would transfer each way."""
     updates: int
     refused: int
     seconds: float
@@ -111,7 +111,7 @@ class DeviceRecord:
 
     @property
     def meter(self) -> str:
-        """Where its joules come from."""
+        """The source of its joules, as text."""
         return meter_text(self.energy_source, self.energy_kind, hz=self.energy_hz, idle_w=self.idle_w)
 
 
@@ -130,19 +130,19 @@ class PhaseRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusalRecord:
-    """Something that was not taken from a device, and how often."""
+    """A kind of message that we refused from a device, and how often."""
 
     round: int
     device: str
     kind: str
     reason: str
-    """What was wrong with the last one of them."""
+    """What was wrong with the last one."""
     count: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdjustmentRecord:
-    """An accepted update that counted for less than its device would have it; no refusal, the device is not told."""
+    """An accepted update that counted for less than its device claimed. It is no refusal; we do not tell the device."""
 
     round: int
     device: str
@@ -150,13 +150,13 @@ class AdjustmentRecord:
     """As claimed."""
     weight: int
     cut: bool
-    """Whether the weight is less because the claim was not believed."""
+    """Whether a bound on claims reduced the weight."""
     clipped: float
-    """What was left of the norm of its change: 1 where all was, 0 where the rule did without the update."""
+    """How much of its change was left: 1 for all of it, 0 if the rule left the update out."""
 
     @property
     def notable(self) -> bool:
-        """Whether it is more than what happens to honest devices all the time."""
+        """Whether it goes beyond what often happens to honest devices."""
         return self.cut or self.clipped < NOTABLE
 
     def __str__(self) -> str:
@@ -167,16 +167,16 @@ class AdjustmentRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberRecord:
-    """Who has ever been heard of in a run: a device that came, delivered, or had something refused."""
+    """A device that the run has heard of: it came online, delivered, or had something refused."""
 
     device: str
     online: bool
     seen_at: float | None
     """When it last came or went, delivered or was refused, in Unix seconds."""
     quarantined_until: int
-    """The round that it may take part in again; 0 where it is not left out."""
+    """The first round it may join again; 0 if it is not in quarantine."""
     quarantine: str
-    """Why it is left out."""
+    """Why it is in quarantine."""
     last_round: int | None
     """The last round that it delivered an update for."""
     updates: int
@@ -189,14 +189,14 @@ class MemberRecord:
     refusals: tuple[RefusalRecord, ...]
     adjustments: tuple[AdjustmentRecord, ...] = ()
     unfit: str = ""
-    """Why it does not train although it is online, in its own words; empty where it may."""
+    """The device's own reason for not training while online; empty if it can train."""
     alarm: str = ""
-    """What else is wrong about it: two devices with its identity, tasks that somebody forged."""
+    """Any other problem: two devices share its identity, or somebody forged tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """Everything that is known about a run."""
+    """A run and all its records."""
 
     run: RunRecord
     run_dir: str

@@ -3,7 +3,7 @@
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
 SCHEMA_VERSION = 6
-"""Grows when a table changes; a store of another version is refused, never guessed at."""
+"""Raise it when a table changes. We refuse stores of other versions rather than guess."""
 
 SCHEMA = """
 CREATE TABLE run (

@@ -1,4 +1,4 @@
-"""run.sqlite: what happened in a run, written as it happens by one coordinator and read by anybody."""
+"""run.sqlite: the record of a run. One coordinator writes it as the run goes on; anyone may read it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RunOutcome = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedUpdate:
-    """An update that will be averaged; its frame is on disk already."""
+    """An update to average; its frame is already on disk."""
 
     round: int
     device: str
@@ -38,14 +38,14 @@ class AcceptedUpdate:
     sha256: str
     bytes: int
     nonzeros: int
-    """Values that travelled: the weights that are kept, and all of the other tensors."""
+    """Values sent: the kept weights, and all values of the other tensors."""
     signature: str = ""
-    """The device's, of its offer; empty in a fleet without an authority."""
+    """The device's signature of its offer; empty in a fleet without an authority."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedRound:
-    """What came of a round."""
+    """The outcome of a round."""
 
     round: int
     model_id: str
@@ -74,11 +74,11 @@ class Store(StoreReader):
         artifacts_id: str = "",
         began_from: str = "",
     ) -> Self:
-        """A new store in `run_dir`; raises RunError where a run is there already, which is never overwritten."""
+        """Create a store in `run_dir`; raises RunError if it already holds a run, and never overwrites one."""
         path = run_dir / STORE_NAME
         try:
             make_private_folder(run_dir)
-            # SQLite gives its other files the mode of this one.
+            # SQLite creates its other files with the same mode.
             path.touch(mode=0o600, exist_ok=False)
         except FileExistsError as error:
             raise RunError(f"{run_dir} already holds a run; choose another `run_dir` in the config") from error
@@ -95,15 +95,15 @@ class Store(StoreReader):
             )
             db.execute("INSERT INTO stretches VALUES (1, ?, ?, ?)", (rounds, config, now))
         crash_point("before-commit")
-        # The version comes last: a store without it was cut short and is refused.
+        # Set the version last: a store without it is incomplete, and `open` refuses it.
         store._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         return store
 
     @classmethod
     def exists(cls, run_dir: Path) -> bool:
-        """Whether a run is there; what is left of one that was cut short while it was set up is removed.
+        """Return whether the directory holds a run; removes a store whose setup was interrupted.
 
-        Only for who holds the lock of the run directory.
+        The caller must hold the lock of the run directory.
         """
         path = run_dir / STORE_NAME
         if not path.is_file():
@@ -117,7 +117,7 @@ class Store(StoreReader):
 
     @classmethod
     def open(cls, run_dir: Path) -> Self:
-        """The store of a run that exists; raises RunError where there is none, or one of another version."""
+        """Open the store of an existing run; raises RunError if there is none or its version differs."""
         path = run_dir / STORE_NAME
         if not path.is_file():
             raise RunError(f"no run in {run_dir}: it has no {STORE_NAME}; check the path")
@@ -140,16 +140,16 @@ class Store(StoreReader):
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, durable when it ends."""
+        """Run a transaction: all or nothing, and durable at the end of the block."""
         with self._db as db:
             yield db
             crash_point("before-commit")
         crash_point("after-commit")
 
     def resume_run(self, *, stretch: Stretch | None = None, config: str = "") -> None:
-        """Record that a new process leads the run; requests to the one before are void.
+        """Record that a new process leads the run; drops stop requests to the previous one.
 
-        With a `stretch`, the run has another number of rounds from here on, and goes by another `config`.
+        A `stretch` changes the number of rounds and the `config` from here on.
         """
         with self._transaction() as db:
             if stretch is not None:
@@ -165,12 +165,12 @@ class Store(StoreReader):
             db.execute("UPDATE devices SET online = 0, unfit = ''")
 
     def touch(self) -> None:
-        """Say that the coordinator is alive."""
+        """Record that the coordinator is alive."""
         with self._transaction() as db:
             db.execute("UPDATE run SET seen_at = ?", (time.time(),))
 
     def note_device(self, device: str, status: DeviceStatus) -> None:
-        """Record that a device came, went or became unfit; one that went says nothing of its data, so that is kept."""
+        """Record that a device came, went or became unfit. Keeps the data of one that went: its status has none."""
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO devices (device, online, samples, software, unfit, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
@@ -182,14 +182,14 @@ class Store(StoreReader):
             )
 
     def note_alarm(self, device: str, alarm: str) -> None:
-        """Record what is wrong about a device beyond a message of it."""
+        """Record a problem with a device that goes beyond a single message."""
         with self._transaction() as db:
             db.execute("UPDATE devices SET alarm = ? WHERE device = ?", (alarm, device))
 
     def open_round(
         self, round_number: int, *, base: str, base_nonzeros: int, learning_rate: float, cohort: tuple[str, ...]
     ) -> None:
-        """Record a round that begins, and how many values of its model travel to a device."""
+        """Record the start of a round, and how many values of its model each device receives."""
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO rounds (round, base_model_id, base_nonzeros, learning_rate, cohort, opened_at) "
@@ -198,7 +198,7 @@ class Store(StoreReader):
             )
 
     def extend_round(self, round_number: int, *, cohort: tuple[str, ...], extensions: int) -> None:
-        """Record a deadline that passed in vain."""
+        """Record that the deadline passed with too few updates, and the new cohort."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE rounds SET cohort = ?, extensions = ? WHERE round = ?",
@@ -206,12 +206,12 @@ class Store(StoreReader):
             )
 
     def replace_member(self, round_number: int, *, cohort: tuple[str, ...]) -> None:
-        """Record the cohort in which another device has taken the place of one that will not train."""
+        """Record the cohort after a device replaced one that will not train."""
         with self._transaction() as db:
             db.execute("UPDATE rounds SET cohort = ? WHERE round = ?", (json.dumps(cohort), round_number))
 
     def accept_update(self, update: AcceptedUpdate, report: Report) -> None:
-        """Record an update and what it cost so far; a second one of the same device and round is a fault of ours."""
+        """Record an update and its cost so far; a second one for the same device and round is a bug on our side."""
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO updates (round, device, samples, sha256, bytes, nonzeros, signature, accepted_at) "
@@ -230,7 +230,7 @@ class Store(StoreReader):
             self._put_report(update.device, update.round, report)
 
     def add_report(self, device: str, report: Report) -> bool:
-        """Record a round's cost once more; False where no update of that device and round was accepted."""
+        """Replace a round's cost report; returns False if no update of that device and round was accepted."""
         with self._transaction() as db:
             known = db.execute(
                 "SELECT 1 FROM updates WHERE round = ? AND device = ?", (report.round, device)
@@ -271,7 +271,7 @@ class Store(StoreReader):
         )
 
     def count_refusals(self, refusals: Mapping[tuple[int, str, str], tuple[int, str]]) -> None:
-        """Add to the counts by (round, device, kind); of the reasons of a kind the last one is kept."""
+        """Add to the counts by (round, device, kind); keeps the last reason of each."""
         now = time.time()
         with self._transaction() as db:
             db.executemany(
@@ -282,7 +282,7 @@ class Store(StoreReader):
             )
 
     def close_round(self, closed: ClosedRound) -> None:
-        """Record a round's model and how good it is."""
+        """Record a round's model, evaluation and figures."""
         evaluation = closed.evaluation
         with self._transaction() as db:
             db.execute(
@@ -322,7 +322,7 @@ class Store(StoreReader):
             )
 
     def note_quarantine(self, device: str, *, until_round: int, reason: str) -> None:
-        """Record that a device is left out until a round, and why; 0 where it is left out no more."""
+        """Record until which round a device is in quarantine, and why; round 0 ends the quarantine."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE devices SET quarantined_until = ?, quarantine = ? WHERE device = ?",
@@ -330,7 +330,7 @@ class Store(StoreReader):
             )
 
     def take_releases(self) -> tuple[str, ...]:
-        """The devices that somebody lets out of quarantine; each is given once."""
+        """Take the pending requests to release devices from quarantine; returns each device once."""
         rows = self._db.execute("SELECT device FROM requests WHERE kind = 'release'").fetchall()
         if rows:
             with self._transaction() as db:
@@ -338,22 +338,22 @@ class Store(StoreReader):
         return tuple(row["device"] for row in rows)
 
     def request_release(self, device: str) -> None:
-        """Ask the coordinator to let a device out of quarantine."""
+        """Ask the coordinator to release a device from quarantine."""
         with self._transaction() as db:
             db.execute("INSERT INTO requests (kind, device, at) VALUES ('release', ?, ?)", (device, time.time()))
 
     def request_stop(self) -> None:
-        """Ask the coordinator that runs, in whichever process, to stop after its open round."""
+        """Ask the running coordinator, in any process, to stop after its open round."""
         with self._transaction() as db:
             db.execute("INSERT INTO requests (kind, at) VALUES ('stop', ?)", (time.time(),))
 
     def request_pause(self) -> None:
-        """Ask the coordinator to open no round until it is told to go on."""
+        """Ask the coordinator to open no more rounds until it is resumed."""
         with self._transaction() as db:
             db.execute("INSERT INTO requests (kind, at) VALUES ('pause', ?)", (time.time(),))
 
     def request_resume(self) -> None:
-        """Take the request to pause back."""
+        """Withdraw the request to pause."""
         with self._transaction() as db:
             db.execute("DELETE FROM requests WHERE kind = 'pause'")
 

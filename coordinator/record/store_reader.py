@@ -1,4 +1,4 @@
-"""What anybody reads of run.sqlite; store.py writes it."""
+"""Reads run.sqlite; store.py writes it."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ class StoreReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            # The demo builds a coordinator in one thread and runs it in another; only one of them uses it at a time.
+            # The demo builds a coordinator in one thread and runs it in another, but never uses it from both at once.
             self._db = open_database(path, name="the run store", timeout_s=BUSY_TIMEOUT_S, any_thread=True)
             self._db.execute("PRAGMA journal_mode = WAL")
-            # WAL's own default leaves the last transactions to a power cut, and an acknowledged update must survive it.
+            # With WAL's default a power cut can lose the last transactions, but acknowledged updates must survive.
             self._db.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error as error:
             raise RunError(f"cannot open the run store {path}: {error}; check that it is a run directory") from error
 
     def wait_for_lock(self, keep_waiting: Callable[[], bool]) -> None:
-        """Wait from now on for whoever has the file, as long as `keep_waiting` says so, instead of giving up."""
+        """From now on, wait for a locked file while `keep_waiting` returns True, instead of giving up."""
         self._db.keep_waiting = keep_waiting
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def requests(self) -> frozenset[str]:
-        """What people asked of the coordinator and has not been taken back: `stop`, `pause`."""
+        """Return the kinds of pending requests to the coordinator: `stop`, `pause`, `release`."""
         return frozenset(row["kind"] for row in self._db.execute("SELECT DISTINCT kind FROM requests"))
 
     def stop_requested(self) -> bool:
-        """Whether somebody asked for the run to stop."""
+        """Return whether somebody asked the run to stop."""
         return "stop" in self.requests()
 
     def response_times(self) -> dict[str, tuple[float, ...]]:
-        """How long each device took for its last updates, from the round's opening to the update's acceptance."""
+        """Return how many seconds each device's last updates took, from the round's opening to their acceptance."""
         rows = self._db.execute(
-            # The clock may have been set in between. What a round took in all is counted by one that nobody sets.
+            # Somebody may have set the clock in between. The round's `seconds` come from a monotonic clock.
             "SELECT u.device, MIN(u.accepted_at - r.opened_at, COALESCE(r.seconds, 1e300)) AS seconds "
             "FROM updates u JOIN rounds r ON r.round = u.round ORDER BY u.device, u.round"
         )
@@ -74,17 +74,17 @@ class StoreReader:
         return times
 
     def config(self) -> str:
-        """The config that the run goes by, as JSON: the one that it was begun with, or last changed to."""
+        """Return the run's current config as JSON."""
         config: str = self._db.execute("SELECT config FROM run").fetchone()[0]
         return config
 
     def artifacts_id(self) -> str:
-        """The id of the artifacts that the run was begun with."""
+        """Return the id of the artifacts that the run started with."""
         found: str = self._db.execute("SELECT artifacts_id FROM run").fetchone()[0]
         return found
 
     def progress(self) -> Progress:
-        """How far the run is: what a coordinator must know to go on with it."""
+        """Return the progress that a coordinator needs to resume the run."""
         closed = self._db.execute(
             "SELECT round, base_model_id, model_id FROM rounds WHERE closed_at IS NOT NULL ORDER BY round DESC LIMIT 1"
         ).fetchone()
@@ -112,7 +112,7 @@ class StoreReader:
         )
 
     def quarantines(self) -> dict[str, Conduct]:
-        """The devices that are left out, as far as a coordinator that goes on must know."""
+        """Return the devices in quarantine, with what a coordinator needs to resume."""
         rows = self._db.execute("SELECT device, quarantined_until, quarantine FROM devices WHERE quarantined_until > 0")
         return {
             row["device"]: Conduct(
@@ -126,9 +126,9 @@ class StoreReader:
         }
 
     def missed(self, *, cohort_size: int) -> dict[str, int]:
-        """The last of the latest rounds that each device was asked in and left without an update of it.
+        """Return the last recent round that each device was asked to train in but sent no update for.
 
-        A round that had `cohort_size` updates was not left by anybody: it did not need the others.
+        Skips rounds that got `cohort_size` updates: they did not need the others.
         """
         rows = self._db.execute(
             "SELECT round, cohort FROM rounds WHERE closed_at IS NOT NULL ORDER BY round DESC LIMIT ?",
@@ -143,7 +143,7 @@ class StoreReader:
         return missed
 
     def stretches(self) -> tuple[Stretch, ...]:
-        """How many rounds the run was to have, in order of the rounds from which on."""
+        """Return the planned numbers of rounds, ordered by the round from which each applied."""
         rows = self._db.execute("SELECT first_round, rounds FROM stretches ORDER BY first_round")
         return tuple(Stretch(**dict(row)) for row in rows)
 
@@ -163,7 +163,7 @@ class StoreReader:
         return [row["accepted_at"] for row in rows]
 
     def samples(self, round_number: int) -> dict[str, int]:
-        """How many samples every device of a round claims whose update was accepted."""
+        """Return the claimed samples of each accepted update of a round, by device."""
         rows = self._db.execute("SELECT device, samples FROM updates WHERE round = ?", (round_number,))
         return {row["device"]: row["samples"] for row in rows}
 
@@ -208,7 +208,7 @@ class StoreReader:
         return figures
 
     def devices(self) -> tuple[DeviceRecord, ...]:
-        """The devices of which an update was accepted, in order of their names."""
+        """Return the devices with an accepted update, ordered by name."""
         rows = self._db.execute(
             "SELECT r.device AS id, COUNT(*) AS rounds, SUM(r.steps) AS steps, MAX(r.peak_rss_mb) AS peak_rss_mb, "
             "  SUM(r.bytes_down) AS bytes_down, SUM(r.bytes_up) AS bytes_up, "
@@ -226,7 +226,7 @@ class StoreReader:
         )
 
     def members(self) -> tuple[MemberRecord, ...]:
-        """Everybody who was heard of, in order of their names."""
+        """Return every device that the run has heard of, ordered by name."""
         refusals: dict[str, list[RefusalRecord]] = {}
         for refusal in self.refusals():
             refusals.setdefault(refusal.device, []).append(refusal)
@@ -265,7 +265,7 @@ class StoreReader:
         )
 
     def _phases(self) -> dict[str, dict[str, PhaseCost]]:
-        """What each phase cost each device in all; joules are None where no round of it has any."""
+        """Return the total cost of each phase by device; joules are None if no round measured any."""
         rows = self._db.execute(
             "SELECT device, phase, SUM(seconds) AS seconds, SUM(joules) AS joules FROM phases "
             "GROUP BY device, phase ORDER BY device, MIN(rowid)"
@@ -276,7 +276,7 @@ class StoreReader:
         return costs
 
     def phase_records(self) -> tuple[PhaseRecord, ...]:
-        """What every phase cost, in order of rounds, devices and of the phases themselves."""
+        """Return the cost of every phase, ordered by round, device and phase."""
         rows = self._db.execute(
             "SELECT round, device, phase, seconds, joules, kind FROM phases ORDER BY round, device, rowid"
         )
@@ -287,21 +287,21 @@ class StoreReader:
         return {row["round"]: row["opened_at"] for row in self._db.execute("SELECT round, opened_at FROM rounds")}
 
     def refusals(self) -> tuple[RefusalRecord, ...]:
-        """What was not taken, in order of rounds."""
+        """Return all refusals, ordered by round."""
         rows = self._db.execute("SELECT round, device, kind, reason, count FROM refusals ORDER BY round, device, kind")
         return tuple(RefusalRecord(**dict(row)) for row in rows)
 
     def adjustments(self) -> tuple[AdjustmentRecord, ...]:
-        """The updates that counted for less than their devices would have them, in order of rounds."""
+        """Return the updates that counted for less than their devices claimed, ordered by round."""
         rows = self._db.execute("SELECT * FROM adjustments ORDER BY round, device")
         return tuple(AdjustmentRecord(**{**dict(row), "cut": bool(row["cut"])}) for row in rows)
 
     def adjusted_devices(self) -> frozenset[str]:
-        """Of whom that was ever notable."""
+        """Return the devices that ever had a notable adjustment."""
         return frozenset(adjustment.device for adjustment in self.adjustments() if adjustment.notable)
 
     def summary(self) -> RunSummary:
-        """Everything at once."""
+        """Return all of the run's records together."""
         return RunSummary(
             run=self.run(),
             run_dir=str(self._path.parent.resolve()),

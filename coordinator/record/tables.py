@@ -1,4 +1,4 @@
-"""Tables for a terminal of 80 columns."""
+"""Tables for an 80-column terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PHASES: tuple[str, ...] = get_args(Phase)
 
 
 def describe_run(run: RunRecord, closed: int) -> str:
-    """How far a run is, in a line."""
+    """Describe a run's progress in one line."""
     line = f"run {run.name} of fleet {run.fleet}: {run.state}, {closed} of {run.rounds} rounds closed"
     if run.state in ("running", "paused"):
         return f"{line}; process {run.pid} last seen {max(0.0, time.time() - run.seen_at):.0f} s ago"
@@ -28,7 +28,7 @@ def describe_run(run: RunRecord, closed: int) -> str:
 
 
 def describe_history(summary: RunSummary) -> Iterator[str]:
-    """What the run began from, and when it was made longer, a line each."""
+    """Yield a line on the run's initial model, and one for each change of its number of rounds."""
     if summary.run.began_from:
         yield f"began from {summary.run.began_from}"
     for before, after in pairwise(summary.stretches):
@@ -40,7 +40,7 @@ def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
     title = "rounds (MB of all devices; bytes and non-zeros as times less than dense)"
     sides = ("down MB", "bytes", "nz", "up MB", "bytes", "nz")
     table = compact_table(title, "round", "acc", "sparse", *sides, "updates", "seconds")
-    # With so many columns the box's own space between them has to do, here and for devices.
+    # So many columns leave no room for padding beyond the box's own, here and in the device table.
     table.padding = (0, 0, 0, 0)
     for record in rounds:
         dense = record.dense_bytes * record.updates
@@ -61,7 +61,7 @@ def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
 
 
 def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
-    """One row per device, with the seconds of each phase over all rounds, and its joules where they are known."""
+    """One row per device: the seconds of each phase over all rounds, and joules if known."""
     table = compact_table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
     table.padding = (0, 0, 0, 0)
     for device in devices:
@@ -89,7 +89,7 @@ def _joules(cost: PhaseCost) -> str:
 
 
 def compact_table(title: str, *headings: str) -> Table:
-    """A table that fits a terminal of 80 columns."""
+    """Make a table that fits an 80-column terminal."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "device" else "right", no_wrap=True)
@@ -97,5 +97,5 @@ def compact_table(title: str, *headings: str) -> Table:
 
 
 def ratio(dense_bytes: int, sent_bytes: int) -> str:
-    """How many times less than dense float32 was moved, as text."""
+    """Format how many times smaller than dense float32 the transfer was."""
     return "-" if sent_bytes == 0 else f"{dense_bytes / sent_bytes:.1f}x"
