@@ -93,7 +93,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run one of the subcommands; raises SparsyedgeError for a fault that we can name."""
+    """Run one of the subcommands; raises SparsyedgeError for an expected failure."""
     if arguments.command == "init":
         return _init(arguments)
     authority = Authority.open(arguments.dir)
@@ -121,7 +121,7 @@ def _broker(authority: Authority) -> NoReturn:
     if not (authority.folder / mosquitto.CONFIGURATION_NAME).exists():
         authority.write_configuration()
     mosquitto.raise_file_limit()
-    # Mosquitto takes this process over: signals reach it, and its exit code is ours.
+    # Mosquitto replaces this process, so it gets our signals and we return its exit code.
     os.execv(binary, [binary, "-c", str(authority.folder.resolve() / mosquitto.CONFIGURATION_NAME)])
 
 
@@ -237,7 +237,7 @@ def _sign(authority: Authority, arguments: argparse.Namespace) -> int:
 
 
 def _certify(authority: Authority, run: Path) -> None:
-    # Here, because it brings more along than the others need.
+    # Import here: it pulls in more than the other commands need.
     from sparsyedge.coordinator.config import load_run_config
     from sparsyedge.coordinator.fleet.run_key import CERTIFICATE_NAME, KEY_NAME, certify_run
 
@@ -248,7 +248,7 @@ def _certify(authority: Authority, run: Path) -> None:
 
 
 def _sign_artifacts(authority: Authority, artifacts: Path, libraries: list[Path], *, max_epochs: int | None) -> None:
-    # Here, as above.
+    # Import here, as above.
     from sparsyedge.coordinator.authority.artifact_signing import sign
 
     signed = sign(authority, artifacts, libraries, max_epochs=max_epochs)

@@ -1,7 +1,7 @@
 """`python -m sparsyedge.coordinator.commands.configuration_page`: the tables of docs/reference/configuration.md.
 
-Each struct is a table of the file, and each field a key: its type, default and bounds are the struct's own, what it
-means is the docstring below it.
+Each struct is a table of the config file, and each field a key. Types, defaults and bounds come from the struct, and
+the meaning from the docstring below the field.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than
 
 
 def main(argv: list[str]) -> int:
-    """Write the tables into the page, between the marks that say where they go."""
+    """Write the tables into the page, between their markers."""
     page = Path(argv[0])
     page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 
 def fill(page: str) -> str:
-    """The page with its tables as the structs are now."""
+    """Return the page with its tables updated from the structs."""
     for name, kinds in FILES.items():
         begin, end = f"<!-- {name}: {COMMAND} -->\n", f"<!-- end of {name} -->"
         before, found, rest = page.partition(begin)
@@ -51,7 +51,7 @@ def fill(page: str) -> str:
 
 
 def _tables(kinds: tuple[type[msgspec.Struct], ...], path: str) -> Iterator[str]:
-    """One table with the keys of all these structs, then those of the structs in it."""
+    """Yield a table with the keys of all these structs, then the tables of nested structs."""
     if path:
         yield f"\n### `[{path}]`\n{inspect.getdoc(kinds[0])}\n"
     yield "| key | type | default | allowed | meaning |"
@@ -74,7 +74,7 @@ def _tables(kinds: tuple[type[msgspec.Struct], ...], path: str) -> Iterator[str]
 
 
 def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The docstring below each field of a struct, as one line; raises ValueError where one is missing."""
+    """Return the docstring below each field of a struct, as one line; raises ValueError if one is missing."""
     found: dict[str, str] = {}
     for base in kind.__mro__:
         if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
@@ -98,7 +98,7 @@ def _own_field_docs(kind: type) -> dict[str, str]:
 
 
 def _options(info: Any) -> list[Any]:
-    """What a value may be, None aside."""
+    """Return the types that a value may have, except None."""
     return [option for option in getattr(info, "types", (info,)) if not isinstance(option, msgspec.inspect.NoneType)]
 
 

@@ -38,7 +38,7 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def add_view_options(parser: Parser) -> None:
-    """What a command that shows something of a run takes."""
+    """Add the options of commands that show a run."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON document")
     how.add_argument("--watch", action="store_true", help="draw it again every 2 seconds, until Ctrl-C")

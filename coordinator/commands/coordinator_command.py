@@ -39,7 +39,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str]) -> int:
-    """Run the subcommand and return its exit code; raises SparsyedgeError for a fault that we can name."""
+    """Run the subcommand and return its exit code; raises SparsyedgeError for an expected failure."""
     arguments = make_parser().parse_args(argv)
     try:
         return _dispatch(arguments)
@@ -84,7 +84,7 @@ def make_parser() -> Parser:
 
 
 def _run(config_path: Path) -> int:
-    # Here, because it brings ONNX Runtime along, which `status` and `stop` can do without.
+    # Import here: it pulls in ONNX Runtime, which `status` and `stop` do not need.
     from sparsyedge.coordinator.fleet.broker_access import answering
     from sparsyedge.coordinator.service import prepare
     from sparsyedge.edge.inference.preprocessing import MODEL_NAME
@@ -116,7 +116,7 @@ def _status(run_dir: Path, *, as_json: bool, watched: bool) -> int:
 
     def look() -> View:
         summary = _summary(run_dir)
-        # That the coordinator is alive is no news, though it is shown.
+        # A new sign of life alone is no reason to print again.
         return View(Group(*_picture(summary)), replace(summary, run=replace(summary.run, seen_at=0.0)))
 
     if watched:

@@ -40,7 +40,7 @@ class DeviceView:
 
 
 def look_at_devices(store: StoreReader) -> tuple[tuple[DeviceView, ...], str]:
-    """Everybody who was heard of, in order of names, and what could not be found out about them, if anything."""
+    """Return all devices that the run has heard of, ordered by name, and a note if revocations are unknown."""
     progress, running = store.progress(), store.run().state in ("running", "paused")
     revoked, doubt = _revoked(store)
     at_work: set[str] = set()
@@ -54,7 +54,7 @@ def look_at_devices(store: StoreReader) -> tuple[tuple[DeviceView, ...], str]:
 
 
 def _up_to_date(member: MemberRecord, progress: Progress) -> MemberRecord:
-    """The member without a quarantine that is over."""
+    """Clear the member's quarantine if it is over."""
     present = progress.open.round if progress.open else progress.closed_round + 1
     return member if present < member.quarantined_until else replace(member, quarantined_until=0)
 
@@ -72,7 +72,7 @@ def _attendance(member: MemberRecord, revoked: Collection[str], at_work: Collect
 
 
 def _revoked(store: StoreReader) -> tuple[frozenset[str], str]:
-    """Whom the fleet's authority has shut out; nobody in a fleet that has none."""
+    """Return the revoked devices (none without an authority), and a note if the authority cannot be read."""
     folder = msgspec.json.decode(store.config()).get("authority")
     if folder is None:
         return frozenset(), ""
@@ -84,7 +84,7 @@ def _revoked(store: StoreReader) -> tuple[frozenset[str], str]:
 
 
 def as_lines(devices: tuple[DeviceView, ...], *, width: int) -> list[str]:
-    """A table for a terminal of that many columns, 80 or more; reasons are below the device that they are about."""
+    """Return a table for a terminal of `width` columns, 80 or more; reasons follow below their device."""
     if not devices:
         return ["no device has been heard of yet"]
     fixed = STATE_WIDTH + sum(COLUMNS.values()) + len(COLUMNS) + 1
@@ -134,7 +134,7 @@ def _duration(seconds: float) -> str:
 
 
 def _reasons(member: MemberRecord) -> list[str]:
-    """Why it does not train, and the last thing that was not taken from it."""
+    """Return why it does not train or counts for less, its alarm, and its last refusal."""
     reasons = [f"unfit: {member.unfit}"] if member.unfit else []
     if member.quarantined_until:
         reasons.append(f"left out until round {member.quarantined_until}: {member.quarantine}")

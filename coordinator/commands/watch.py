@@ -1,4 +1,4 @@
-"""A picture of a run that is drawn again as the run goes on, for `--watch`."""
+"""Redraws a view of a run as the run goes on, for `--watch`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class View:
-    """What is shown, and what it is made from: the same `facts` are worth no second print."""
+    """A picture and the facts behind it; we do not print the same `facts` twice."""
 
     picture: RenderableType
     facts: object
 
 
 def watch(console: Console, look: Callable[[], View], *, every_s: float = EVERY_S) -> NoReturn:
-    """Draw what `look` sees until Ctrl-C; where the output is no terminal, print it whenever its facts change."""
+    """Redraw what `look` returns until Ctrl-C; if the output is no terminal, print it when its facts change."""
     if console.is_terminal:
         with Live(look().picture, console=console, auto_refresh=False) as live:
             while True:

@@ -23,7 +23,7 @@ def deliver_model(
     """Write the present model's files after the last recorded round; returns the SHA-256 of model.onnx."""
     run_dir = config.run_path
     last = store.rounds()[-1]
-    # A run that was stopped may end with a round in which no evaluation was due.
+    # A stopped run may end with a round that was not evaluated.
     accuracy = evaluate(model.state).accuracy if last.test_accuracy is None else last.test_accuracy
     origin = Origin(run=config.name, round=last.round, accuracy=accuracy, sparsity=last.global_sparsity)
     write_atomically(run_dir / FRAME_NAME, model.frame())

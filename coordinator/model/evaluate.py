@@ -1,4 +1,4 @@
-"""How good a global model is."""
+"""Evaluates global models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Evaluator:
     """Evaluates states on one set of samples."""
 
     def __init__(self, session: EvalSession, samples: Samples, extend: Extend | None = None) -> None:
-        """`extend` adds what the caller measures beyond the samples to each evaluation."""
+        """`extend` adds the caller's own measurements to each evaluation."""
         self._session = session
         self._samples = samples
         self._extend = extend
@@ -40,7 +40,7 @@ class Evaluator:
         """Measure accuracy and loss over all samples, with the state's running statistics."""
         self._session.load(state)
         loss_sum = 0.0
-        # One place per class; the first batch shows how many there are.
+        # One count per class; the first batch tells how many classes there are.
         right, seen = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         for start in range(0, len(self._samples), EVALUATION_BATCH):
             stop = min(start + EVALUATION_BATCH, len(self._samples))
@@ -76,9 +76,9 @@ def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) ->
 
 
 def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:
-    """Return the test part with the model's labels; raises DataError where it does not fit.
+    """Return the test samples with the model's labels; raises DataError if they do not fit.
 
-    With class names, classes may be missing. Without names, another number of classes means another data set.
+    With class names, classes may be missing. Without names, the number of classes must match.
     """
     by_name = dataset.names and manifest.class_names
     if not by_name and dataset.classes != manifest.classes:

@@ -1,7 +1,7 @@
 """The model of a run: its present version, its frames for the fleet, and the step from an average to the next version.
 
-There is one canonical model. With a lossy codec it is what devices decode, not what was averaged: the coordinator
-encodes the average, goes on with the decoded frame, and adds what was rounded away to the next average.
+There is one canonical model. With a lossy codec it is the model that devices decode, not the average: the coordinator
+encodes the average, continues with the decoded frame, and adds the rounding error to the next average.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GlobalModel:
 
     id: str
     nonzeros: int
-    """How many of its values travel to a device."""
+    """How many of its values each device receives."""
     blob: Blob
     deltas: tuple[Delta, ...] = ()
     """Differences for devices that hold an earlier version, the latest of those versions first."""
@@ -51,7 +51,7 @@ class GlobalModel:
                 f"the checkpoint in {artifacts.directory} holds model {identity[:12]}, the manifest says "
                 f"{self._manifest.initial_model[:12]}; run `sparsyedge export` again"
             )
-        # Devices read the checkpoint's model from the artifacts and keep no frame of it, so it is no base.
+        # Devices read the checkpoint's model from the artifacts and keep no frame of it, so it cannot be a base.
         self._first_sent = FIRST_TRAINED if identity == self._manifest.initial_model else 1
         if round_number == 1:
             frame = self._encode(initial, round_number=1, base_id=identity)
@@ -84,9 +84,9 @@ class GlobalModel:
         return self._delta_frames[delta.base]
 
     def succeed(self, average: State, *, round_number: int) -> None:
-        """Make the version that the next round starts from, and take it as the present one.
+        """Make the version that the next round starts from, and switch to it.
 
-        Takes over `average` and empties it. The new version is on disk when this returns.
+        Consumes `average` and empties it. The new version is on disk when this returns.
         """
         mean = self._optimizer.step(self._state, average)
         first = round_number == self._first_sent
@@ -120,7 +120,7 @@ class GlobalModel:
         self.deltas = tuple(Delta(base=base, model=blob_of(frame)) for base, frame in frames.items())
 
     def _differences(self, version: Version) -> Iterator[tuple[str, bytes]]:
-        """Yield the version as a difference to each earlier one, with that one's id; the latest comes first."""
+        """Yield the id of each earlier version, latest first, and the frame of the difference to it."""
         for before in self._files.before(version.round, since=self._first_sent):
             if before.model_id == version.model_id:
                 continue

@@ -1,8 +1,8 @@
-"""The model that a run begins from where that is not the checkpoint's: of another run, or of a file.
+"""Reads the initial model of a run from another run or from a file, instead of the checkpoint.
 
-What is trained and sent are the weights w; a network that was trained elsewhere has the effective weights theta
-(docs/reference/methods.md). So a file is taken for theta, and so is a run whose method has another w for the same
-theta; a run of the same kind gives its w bit for bit. Zeros stay zero either way.
+Devices train and send the weights w; a network trained elsewhere has effective weights theta
+(docs/reference/methods.md). So we read a file as theta, and convert a run by way of theta if its method derives theta
+from w differently. From a run of the same kind we copy w bit for bit. Zeros stay zero either way.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["INITIAL_NAME", "GivenModel", "is_begun", "keep_beginning", "kept_ini
 
 INITIAL_NAME = "initial.frame"
 COUNTER = "num_batches_tracked"
-"""Ends the names of what torch counts in every BatchNorm and nothing reads."""
+"""Name suffix of the batch counter that torch keeps in every BatchNorm and that nothing reads."""
 TO_NPZ = "numpy.savez('model.npz', **{k: v.numpy() for k, v in model.state_dict().items()})"
 
 
 class GivenModel(NamedTuple):
-    """A model to begin from, and whose it is."""
+    """An initial model and where it comes from."""
 
     state: State
     origin: str
 
 
 def is_begun(run_dir: Path) -> bool:
-    """Whether a run is in the directory already, so that nothing that it begins from is read again."""
+    """Return whether the directory already holds a run; if so, its initial model need not be read again."""
     try:
         Store.open(run_dir).close()
     except RunError:
@@ -52,7 +52,7 @@ def is_begun(run_dir: Path) -> bool:
 
 
 def read_given_model(path: Path, artifacts: Artifacts) -> GivenModel:
-    """The model that key `initial` names, as weights of the artifacts; raises ConfigError where it does not fit."""
+    """Read the model that key `initial` names, as weights for the artifacts; raises ConfigError if it does not fit."""
     try:
         if path.is_dir():
             theirs, origin, manifest = _read_run(path, artifacts)
@@ -65,7 +65,7 @@ def read_given_model(path: Path, artifacts: Artifacts) -> GivenModel:
         _check_values(state, artifacts.manifest)
     except SparsyedgeError as error:
         raise ConfigError(f"key `initial` has value {str(path)!r}: {error}") from error
-    # A zero weight has a sign that frames do not carry, and devices would hold another model.
+    # Turn -0.0 into 0.0: frames drop the sign of a zero, and devices would end up with a different model.
     unsigned = {name: state[name] + np.float32(0) for name in artifacts.manifest.prunable}
     return GivenModel({name: unsigned.get(name, state[name]) for name in artifacts.manifest.shapes}, origin)
 
@@ -74,9 +74,9 @@ def read_given_model(path: Path, artifacts: Artifacts) -> GivenModel:
 
 
 def keep_beginning(config: RunConfig, artifacts: Artifacts, initial: State) -> None:
-    """Put what the run begins from into its directory: a file may change, and others may begin from this run in turn.
+    """Save the run's manifest and given initial model in its directory.
 
-    Raises RunError where it cannot be written.
+    The original file may change, and other runs may start from this one. Raises RunError if writing fails.
     """
     files = {MANIFEST_NAME: (artifacts.directory / MANIFEST_NAME).read_bytes()}
     if config.initial is not None:
@@ -90,7 +90,7 @@ def keep_beginning(config: RunConfig, artifacts: Artifacts, initial: State) -> N
 
 
 def kept_initial_model(run_dir: Path, manifest: Manifest) -> State:
-    """The given model that the run in this directory began from; raises RunError where it is gone, or damaged."""
+    """Load the given model that this run started from; raises RunError if it is missing or damaged."""
     path = run_dir / INITIAL_NAME
     try:
         return decode_frame(path.read_bytes(), manifest.shapes).state
@@ -104,7 +104,7 @@ def kept_initial_model(run_dir: Path, manifest: Manifest) -> State:
 
 
 def _read_run(run_dir: Path, artifacts: Artifacts) -> tuple[State, str, Manifest]:
-    """The model of the last closed round, whose it is, and the manifest that explains it."""
+    """Return the model of the last closed round, its origin, and its manifest."""
     with closing(Store.open(run_dir)) as store:
         run, progress, artifacts_id = store.run(), store.progress(), store.artifacts_id()
     if progress.closed_round == 0:
@@ -127,7 +127,7 @@ def _manifest_of(run_dir: Path, artifacts_id: str, artifacts: Artifacts) -> Mani
 
 
 def _translate(state: State, theirs: Manifest, ours: Manifest) -> State:
-    """Another run's weights as this one's: as they are where both mean the same by them, by way of theta otherwise."""
+    """Convert another run's weights to ours: unchanged if both methods agree on their meaning, else via theta."""
     if _meaning(theirs.method) == _meaning(ours.method) and set(theirs.prunable) == set(ours.prunable):
         return state
     theta = {name: effective_weights(theirs.method, state[name]) for name in theirs.prunable}
@@ -135,7 +135,7 @@ def _translate(state: State, theirs: Manifest, ours: Manifest) -> State:
 
 
 def _meaning(method: Method) -> tuple[object, ...]:
-    """What decides which theta a w stands for."""
+    """Return the settings that determine theta from w."""
     return (method.reparametrisation, method.beta, method.exponent)
 
 

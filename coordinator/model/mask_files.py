@@ -22,7 +22,7 @@ class MaskFiles:
         self._rounds = rounds
 
     def wants(self, round_number: int) -> bool:
-        """Tell whether to keep the mask of this round's model."""
+        """Return whether to keep the mask of this round's model."""
         return round_number == self._rounds or round_number % max(1, self._rounds // KEPT_MASKS) == 0
 
     def save(self, round_number: int, packed: bytes) -> None:

@@ -1,9 +1,9 @@
-"""The global models of a run on disk: the present one and the few before it, each in one file that is whole or absent.
+"""The global models of a run on disk: the present one and the last few, each in one file that is complete or absent.
 
     models/<round>.model     the model that the round starts from
 
-A file is named by its round and is a function of the files before it and of the accepted updates, so a round that is
-closed again after a crash writes the same file again.
+A file depends only on the files before it and on the accepted updates. So if a crash makes us close a round again, we
+write the same file again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class ModelFiles:
         self._folder = run_dir / "models"
 
     def save(self, version: Version) -> None:
-        """Keep a version durably, and remove those too old to be a base."""
+        """Save a version durably, and remove those too old to be a base."""
         write_atomically(self._path(version.round), msgspec.msgpack.encode(version))
         for number in self.rounds():
             if not version.round - KEPT_BASES <= number <= version.round:
                 self._path(number).unlink()
 
     def load(self, round_number: int) -> Version:
-        """Return the version that a round starts from; raises RunError where it is missing or damaged."""
+        """Return the version that a round starts from; raises RunError if it is missing or damaged."""
         path = self._path(round_number)
         try:
             return msgspec.msgpack.decode(path.read_bytes(), type=Version)

@@ -1,4 +1,4 @@
-"""From a round's updates to one model: decides what each update weighs, and combines them by the run's rule."""
+"""Averages a round: decides how much each update counts, and combines the updates by the run's rule."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RoundAverage:
         self._influence = influence
 
     def judge(self, round_number: int, devices: tuple[str, ...], base: State) -> dict[str, Share]:
-        """Say what each device's update counts for."""
+        """Decide how much each device's update counts."""
         claims, hashes = self._store.samples(round_number), self._store.accepted(round_number)
         claims = {device: claims[device] for device in devices}
         if self._influence is None:

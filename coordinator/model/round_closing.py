@@ -1,4 +1,4 @@
-"""Closes a round: averages its updates, makes the next model, evaluates it where that is due, and records the round."""
+"""Closes a round: averages its updates, makes the next model, evaluates it if due, and records the round."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["RoundClosing"]
 class RoundClosing:
     """Takes a round from its accepted updates to its record.
 
-    The model is on disk before the round is recorded, and the updates go only after that: a process that dies in
-    between closes the round once more and gets the same model.
+    It saves the model first, then records the round, then drops the updates. If it dies in between, the next process
+    closes the round again and gets the same model.
     """
 
     def __init__(

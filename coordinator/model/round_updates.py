@@ -21,12 +21,12 @@ __all__ = ["RoundUpdates"]
 
 
 class RoundUpdates:
-    """Takes updates to the present model: verify first, then accept."""
+    """Takes updates to the present model: call `verify` first, then `accept`."""
 
     def __init__(
         self, config: RunConfig, manifest: Manifest, *, model: GlobalModel, store: Store, influence: Influence | None
     ) -> None:
-        """`influence` hears of each verified update; None for a run that bounds nothing."""
+        """`influence` measures each verified update; None for a run without bounds."""
         self._config = config
         self._manifest = manifest
         self._model = model

@@ -1,4 +1,4 @@
-"""The parts that work on a run's global model, put together."""
+"""Puts together the parts that work on a run's global model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["RunModel", "open_model"]
 
 @dataclass(frozen=True)
 class RunModel:
-    """The global model, what takes updates to it, and what closes its rounds."""
+    """The global model with the parts that take updates and close rounds."""
 
     present: GlobalModel
     updates: RoundUpdates
@@ -37,7 +37,7 @@ def open_model(
     evaluate: Evaluate,
     round_number: int = 1,
 ) -> RunModel:
-    """Open the model that a round starts from: the initial one, or the version that an earlier process left on disk."""
+    """Open the model that a round starts from: the initial one, or the version that an earlier process saved."""
     manifest, bounded = artifacts.manifest, config.bounded_aggregation
     rule = influence = None
     if bounded is not None:

@@ -1,4 +1,4 @@
-"""Whether an update may be averaged."""
+"""Checks whether we may average an update."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sparsyedge.edge.wire.frame import FrameHeader, LazyFrame, decode_lazily
 __all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
 
 FRAME_SLACK_BYTES = 128 << 10
-"""Room for the header, the digest, and what zstd adds to bytes that it cannot compress."""
+"""Room for the header, the digest, and zstd's overhead on incompressible data."""
 
 
 def nonzero_budget(manifest: Manifest) -> int:
-    """Return how many prunable weights may differ from zero, or from the base where changes are pruned."""
+    """Return how many prunable weights may differ from zero, or from the base if devices prune changes."""
     method = manifest.method
     size = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
     # The densest group sends the most.
@@ -30,7 +30,7 @@ def max_update_bytes(manifest: Manifest) -> int:
     """Bound the frame of an honest update: every value it may keep and a bit per entry for masks, uncompressed."""
     entries = sum(math.prod(parameter.shape) for parameter in manifest.parameters)
     prunable = sum(math.prod(parameter.shape) for parameter in manifest.parameters if parameter.prunable)
-    # Where changes are pruned rather than weights, all weights travel.
+    # If devices prune changes rather than weights, they send all weights.
     kept = nonzero_budget(manifest) if manifest.method.uplink == "weights" else prunable
     return 4 * (entries - prunable + kept) + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
@@ -38,9 +38,9 @@ def max_update_bytes(manifest: Manifest) -> int:
 def verify_update(
     frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str, base_state: State | None = None
 ) -> LazyFrame:
-    """Decode an update lazily; raises FrameError where it is not for this round or would harm the average.
+    """Decode an update lazily; raises FrameError if it is not for this round or would harm the average.
 
-    An update may come as a difference to model `base`, and then needs `base_state`.
+    An update that is a difference to model `base` needs `base_state`.
     """
     update = decode_lazily(frame, manifest.shapes, base_state)
     _check_header(update.header, run=run, round_number=round_number, base=base)

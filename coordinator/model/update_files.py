@@ -11,13 +11,13 @@ __all__ = ["UpdateFiles"]
 
 
 class UpdateFiles:
-    """The folder `updates/` of a run; every file in it is whole."""
+    """The folder `updates/` of a run; every file in it is complete."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / "updates"
 
     def save(self, round_number: int, device: str, frame: bytes) -> None:
-        """Keep an accepted update durably until its round is recorded."""
+        """Save an accepted update durably, until its round is recorded."""
         write_atomically(self._path(round_number, device), frame)
 
     def load(self, round_number: int, device: str) -> bytes:

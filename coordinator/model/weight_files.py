@@ -1,6 +1,6 @@
-"""Tensors in a file of another program: .npz as numpy writes it, .safetensors read by hand.
+"""Reads tensors from files of other programs: .npz through numpy, .safetensors by hand.
 
-Names, shapes and types are known before a value is read, so nothing is allocated for a tensor that nobody wants.
+We read names, shapes and types before any values, so unwanted tensors take no memory.
 
     .safetensors: u64 bytes of the header | header, JSON: name -> {dtype, shape, data_offsets} | values
 """
@@ -26,21 +26,21 @@ from sparsyedge.edge.tensors import FloatArray
 __all__ = ["WEIGHT_FILES", "StoredTensor", "open_weights"]
 
 MAX_HEADER_BYTES = 16 << 20
-"""Far beyond any model; a length that is not one is refused before memory is taken for it."""
+"""Far more than any model needs. We refuse a bogus length before allocating memory for it."""
 
 
 class StoredTensor(NamedTuple):
-    """A tensor that is still in its file."""
+    """A tensor in a file, not read yet."""
 
     dtype: str
-    """As the format calls it."""
+    """The format's own name for the type."""
     shape: tuple[int, ...]
     read: Callable[[], FloatArray] | None
-    """Its values as float32; None where they are not floating-point numbers."""
+    """Reads its values as float32; None if they are not floating-point numbers."""
 
 
 def open_weights(path: Path) -> Mapping[str, StoredTensor]:
-    """The tensors of a file by name; raises ConfigError, now or in `read`, where it is not what its name says."""
+    """Return a file's tensors by name; raises ConfigError, here or in `read`, if the file does not match its suffix."""
     suffix = path.suffix.lower()
     tensors = _guarded(suffix, WEIGHT_FILES[suffix], path)
     return {
@@ -56,11 +56,11 @@ def _guarded(suffix: str, read: Callable[..., Any], *arguments: Any) -> Any:
         OSError,
         EOFError,
         KeyError,
-        ValueError,  # what numpy and UTF-8 raise, too
+        ValueError,  # also from numpy and UTF-8 decoding
         struct.error,
         zlib.error,
         zipfile.BadZipFile,
-        RuntimeError,  # encrypted, or packed in a way that Python does not know, or nested too deeply
+        RuntimeError,  # encrypted, unsupported compression, or nested too deeply
         msgspec.DecodeError,
     ) as error:
         raise ConfigError(f"it cannot be read as a {suffix} file: {error}; write it again") from error
@@ -147,7 +147,7 @@ def _read_safetensor(path: Path, offset: int, kind: str, shape: tuple[int, ...])
 
 
 def _as_float32(values: NDArray[Any]) -> FloatArray:
-    # What is beyond float32 becomes infinite, which whoever uses it will refuse.
+    # Values beyond float32 become infinite, and the caller refuses those.
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, dtype=np.float32)
 
@@ -156,4 +156,4 @@ WEIGHT_FILES: dict[str, Callable[[Path], dict[str, StoredTensor]]] = {
     ".npz": _open_npz,
     ".safetensors": _open_safetensors,
 }
-"""How each kind of file is opened, by its suffix."""
+"""The function that opens each kind of file, by suffix."""
