@@ -1,4 +1,4 @@
-"""Artifacts of a model simple enough to be computed with numpy: flatten, one linear layer, one BatchNorm."""
+"""Artifacts of a model simple enough for numpy: flatten, one linear layer, one BatchNorm."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def manifest(initial: State) -> Manifest:
 
 @pytest.fixture
 def template(initial: State) -> onnx.ModelProto:
-    """The plain inference graph of the export, with the weights of nobody."""
+    """The plain inference graph of the export, with placeholder weights."""
     nodes = [
         helper.make_node("Flatten", ["x"], ["flat"]),
         helper.make_node("Gemm", ["flat", "fc.weight", "fc.bias"], ["linear"], transB=1),

@@ -1,4 +1,4 @@
-"""What a coordinator holds: less than three dense models more than when it waits, however many devices come."""
+"""A round takes less memory than three dense models on top of an idle coordinator, however many devices there are."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from sparsyedge.edge.wire.error_feedback import encode_with_feedback
 
 LAYERS, SIDE = 5, 512
 MODELS = 3
-"""Dense models that a round may take."""
+"""Memory that a round may take, in dense models."""
 ROUNDS = 3
-"""The third is the first with a difference to more than the model before."""
+"""The third round is the first that makes differences to more than one earlier model."""
 
 
 @pytest.fixture
 def layers() -> State:
-    """Layers of one size, a fifth of the model each as the largest of ResNet-18: one at a time may be dense."""
+    """Equal layers, each a fifth of the model like the largest of ResNet-18: one at a time may be dense."""
     generator = np.random.default_rng(5)
     weights = {
         f"{number:02}.weight": generator.standard_normal((SIDE, SIDE), dtype=np.float32) for number in range(LAYERS)
@@ -45,7 +45,7 @@ def layers() -> State:
 
 @pytest.fixture
 def deep(manifest: Manifest, layers: State, tmp_path: Path) -> Artifacts:
-    """Artifacts of a model with these layers, as far as averaging needs them."""
+    """Artifacts of a model with these layers, with just what averaging needs."""
     parameters = tuple(
         Parameter(name, tensor.shape, trainable="bn" not in name, prunable="bn" not in name)
         for name, tensor in layers.items()
@@ -59,7 +59,7 @@ def deep(manifest: Manifest, layers: State, tmp_path: Path) -> Artifacts:
 
 
 class Run:
-    """A run whose updates lie in files, so that only what the coordinator itself holds is counted."""
+    """A run with its updates in files, so only the coordinator's own memory counts."""
 
     def __init__(self, folder: Path, artifacts: Artifacts, initial: State, *, devices: int, rule: RuleName) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Run:
         self.model = self.parts.present
 
     def train(self, round_number: int, base: State) -> Path:
-        """The frame of one device, which is as good as any."""
+        """Write one device's update as a frame; all devices send the same."""
         generator = np.random.default_rng(round_number)
         moved = {
             name: np.asarray(tensor * (1 + 0.01 * generator.random(tensor.shape, dtype=np.float32)), np.float32)
@@ -103,7 +103,7 @@ class Run:
         return path
 
     def take(self, round_number: int, update: Path) -> None:
-        """A round as the leader goes through it."""
+        """Go through a round like the leader does."""
         model = self.model
         self.store.open_round(
             round_number, base=model.id, base_nonzeros=model.nonzeros, learning_rate=0.1, cohort=self.devices

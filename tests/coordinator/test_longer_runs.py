@@ -1,4 +1,4 @@
-"""A run whose `rounds` were changed: it goes on after its end, over a real broker."""
+"""A run continues past its end when its `rounds` change, over a real broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RATE = LearningRateConfig(start=0.4, end=0.1)
 
 
 class Notes(SilentObserver):
-    """Keeps what whoever started the run is told."""
+    """Keeps the notes for the person who started the run."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
@@ -39,7 +39,7 @@ class Notes(SilentObserver):
 
 
 class Died(Exception):
-    """Stands for SIGKILL."""
+    """Simulates SIGKILL."""
 
 
 def play(fleet: Fleet, device: FakeDevice, *rounds: int, **changes: object) -> RunSummary:
@@ -148,7 +148,7 @@ def test_a_coordinator_that_dies_before_the_next_round_has_lost_nothing(
         run = store.run()
         assert (run.state, run.rounds, store.progress().closed_round) == ("running", 3, 2)
         assert store.progress().first_round == 3
-    # Nothing but the config says that there is another round, so it is enough to start again.
+    # Only the config asks for another round, so a restart is enough.
     summary = play(fleet, device, 3)
     assert (summary.run.state, len(summary.rounds)) == ("finished", 3)
     assert summary.run.model_id == model_id(average([(10, answer("d1", 3, fleet.initial))]))

@@ -1,4 +1,4 @@
-"""A coordinator that takes up a run which another process left, over a real broker."""
+"""A coordinator that resumes a run after another process died or stopped, over a real broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.mosquitto
 
 
 class Died(Exception):
-    """Stands for SIGKILL: nothing that the coordinator does about faults of its own may happen."""
+    """Simulates SIGKILL: the coordinator's own error handling must not run."""
 
 
 def die(*arguments: object, **keywords: object) -> None:
@@ -54,7 +54,7 @@ def die_in_closing_the_only_round(
 
 
 def left_running(fleet: Fleet) -> None:
-    """Make the store look as it does after SIGKILL: nobody has recorded an end."""
+    """Make the store look as it does after SIGKILL: without a recorded end."""
     with closing(fleet.store()) as store:
         store.resume_run()
 
@@ -103,7 +103,7 @@ def test_chunks_that_a_killed_coordinator_left_on_the_broker_are_withdrawn_by_th
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with monkeypatch.context() as patch:
-        # It dies when its round closes, and whatever it has published stays.
+        # The coordinator dies when its round closes, and its published messages stay.
         patch.setattr(RoundClosing, "close_round", die)
         run = fleet.start(rounds=1, cohort_size=1)
         (device,) = fleet.join("d1")
@@ -112,7 +112,7 @@ def test_chunks_that_a_killed_coordinator_left_on_the_broker_are_withdrawn_by_th
             run.result()
     artifact = f"{TOPICS.root}/blob/{fleet.artifacts.manifest.files['training'].sha256}/#"
     assert retained_below(fleet.port, artifact)
-    # Another run with other artifacts, which does not know of them.
+    # Start another run with other artifacts; it does not know of these.
     path = fleet.artifacts.path("training")
     path.write_bytes(b"another graph")
     file = File("training", hashlib.sha256(b"another graph").hexdigest(), len(b"another graph"))

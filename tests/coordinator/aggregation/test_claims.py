@@ -1,4 +1,4 @@
-"""What a claimed number of samples is worth."""
+"""How much a claimed number of samples counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next model of a round, exactly, from the weights that devices sent over three rounds."""
+"""The next model, checked exactly against the weights that devices sent over three rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS = 3
 
 
 def train(start: State, method: Method, *, round_number: int, device: int) -> State:
-    """A step of noise on what the method lets a device change."""
+    """Add noise to the weights that the method lets a device change."""
     rng = np.random.default_rng([round_number, device])
     moved = {name: (value + rng.normal(0, 0.3, value.shape)).astype(np.float32) for name, value in start.items()}
     if method.zero_grad_at_zero:
@@ -106,7 +106,7 @@ def test_pruned_changes_leave_the_model_dense() -> None:
 
 
 def layer_counts(updates: list[tuple[int, State]], kept: int) -> dict[str, int]:
-    """The mean device's non-zeros of each layer, scaled to the target, in exact arithmetic."""
+    """The devices' average non-zeros of each layer, scaled to the target, in exact arithmetic."""
     means = {
         name: sum(Fraction(samples * int(np.count_nonzero(state[name])), sum(SAMPLES)) for samples, state in updates)
         for name in PRUNABLE

@@ -1,4 +1,4 @@
-"""Updates that would move the model too far are scaled down, in what they keep."""
+"""Updates that would move the model too far get their kept entries scaled down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsyedge.edge.tensors import State, count_nonzero
 
 
 def scaled(norms: Mapping[str, float], weights: Mapping[str, int] | None = None) -> dict[str, float]:
-    """What is left of the one tensor of each device that is clipped."""
+    """Return the scale of the only tensor, for each clipped device."""
     found = clip_scales(
         {device: Pull({"w": norm}, 0.0) for device, norm in norms.items()},
         weights or dict.fromkeys(norms, 1),
@@ -28,7 +28,7 @@ def scaled(norms: Mapping[str, float], weights: Mapping[str, int] | None = None)
 
 
 def pruned_update(initial: State, distance: float, *, seed: int = 3) -> State:
-    """An update of round 1, from the dense initial model: moved far, and pruned to the budget."""
+    """Make an update of round 1 from the dense initial model: moved by `distance` and pruned to the budget."""
     generator = np.random.default_rng(seed)
     moved = {
         name: np.abs(tensor + distance * generator.standard_normal(tensor.shape)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The rules against dense numpy: what sparse updates become when some of those who sent them are hostile."""
+"""The rules, compared with dense numpy: how they combine sparse updates when some senders are hostile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def context(
     kind: str, manifest: Manifest, initial: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> RoundContext:
-    """A cohort of one of the methods; a tensor is looked at in several blocks."""
+    """A round of one of the methods, with blocks so small that a tensor needs several."""
     monkeypatch.setattr(kept_entries, "SHORTEST", 64)
     monkeypatch.setattr(kept_entries, "STRETCH_ENTRIES", 64 * DEVICES)
     methods = {
@@ -49,7 +49,7 @@ def context(
 
 
 def updates_of(context: RoundContext) -> list[tuple[int, State]]:
-    """Honest ones: the base moved a little, pruned as the method does."""
+    """Make honest updates: the base moved a little and pruned like the method does."""
     updates = []
     for device in range(DEVICES):
         generator = np.random.default_rng(device)
@@ -74,7 +74,7 @@ def run(context: RoundContext, updates: list[tuple[int, State]], rule: str, **op
 
 
 def stacked(updates: list[tuple[int, State]], name: str) -> tuple[Dense, Dense]:
-    """(devices, entries) of values, and the weights."""
+    """Return the values as (devices, entries), and the weights."""
     values = np.stack([state[name].reshape(-1) for _, state in updates]).astype(np.float64)
     return values, np.array([weight for weight, _ in updates], dtype=np.float64)
 
@@ -133,7 +133,7 @@ def test_krum_is_the_mean_of_the_updates_nearest_to_each_other(context: RoundCon
 
 
 def changes(context: RoundContext, updates: list[tuple[int, State]], name: str) -> Dense:
-    """What each device changes; nothing where it pruned."""
+    """Return each device's change; zero for entries that it pruned."""
     values, _ = stacked(updates, name)
     moved = values - context.base[name].reshape(-1)
     pruned = (values == 0) & (name == "fc.weight") & (context.manifest.method.uplink == "weights")
@@ -166,7 +166,7 @@ def test_no_value_of_one_hostile_device_moves_the_model_beyond_the_honest_ones(
 
 
 def common_changes(context: RoundContext, *, devices: int, turned: int) -> list[tuple[int, State]]:
-    """Updates that share part of their way; the last ones turn theirs round."""
+    """Make updates whose changes share a common part; the last `turned` ones are reversed."""
     shared = np.random.default_rng(0)
     way = {name: shared.standard_normal(tensor.shape) for name, tensor in context.base.items()}
     updates = []

@@ -1,4 +1,4 @@
-"""Server optimizers: what they do to a model, and that they keep it sparse."""
+"""Server optimizers: how they change a model, and that they keep it sparse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts that the operator signed, and what devices make of others."""
+"""Artifacts signed by the operator, and how devices treat others."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_without_a_wheel_the_installed_op_library_is_meant(authority: Authority,
 
 
 def arm_wheel(folder: Path) -> Path:
-    """A wheel with something that has the ELF header of a 64-bit ARM library."""
+    """A wheel whose library has the ELF header of 64-bit ARM."""
     header = bytearray(64)
     header[:4], header[18:20] = b"\x7fELF", (183).to_bytes(2, "little")
     wheel = folder / "sparsyedge-0-py3-none-manylinux_2_34_aarch64.whl"

@@ -1,4 +1,4 @@
-"""The folder of `sparsyedge coordinator init`, tokens, and who is certified."""
+"""The folder of `sparsyedge coordinator init`, tokens and certificates."""
 
 from __future__ import annotations
 

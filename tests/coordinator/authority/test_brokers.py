@@ -1,4 +1,4 @@
-"""One run over each kind of broker that the protocol is made for: whole models down, whole updates up."""
+"""One run over each kind of broker that the protocol supports: whole models down, whole updates up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsyedge.edge.tensors import State, model_id
 @pytest.mark.parametrize(
     ("kind", "smallest", "largest"),
     [
-        # MQTT 3.1.1, which does not say how large a packet may be
+        # MQTT 3.1.1, which announces no maximum packet size
         pytest.param("amqtt", CHUNK_BYTES, CHUNK_BYTES, marks=pytest.mark.heavy),
         # MQTT 5 without a limit, and nothing on disk
         pytest.param("broker", 256 * 1024, 256 * 1024, marks=pytest.mark.mosquitto),

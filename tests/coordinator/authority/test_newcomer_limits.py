@@ -1,4 +1,4 @@
-"""What newcomers may ask for, and how few words are made of a flood."""
+"""Limits on newcomers' requests, and on the log lines during a flood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The op libraries of a fleet's devices: recorded from wheels, once each, and listed for whoever signs."""
+"""The op libraries of a fleet's devices: recorded once each from wheels, and listed for signing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of a secured fleet: what they say, and what they do not take."""
+"""The commands of a secured fleet: their output, and what they refuse."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_the_reason_is_below_the_device_that_it_is_about(
     )
     assert names.index("refused") == names.index(SPARE) + 1
     text = "\n".join(lines)
-    # What a device had a part in cannot drive the terminal.
+    # Text that a device influenced must not control the terminal.
     assert "    refused in round 2 (12x): not in?[31m the cohort" in text
     assert "an older reason" not in text
 
@@ -125,7 +125,7 @@ def start_watching(command: str, run_dir: Path, output: int) -> subprocess.Popen
 
 
 def read_until(source: int, text: str) -> str:
-    """What comes out of it until it has that text."""
+    """Read from the file descriptor until `text` appears."""
     until_s, read = time.monotonic() + LIMIT_S, ""
     while text not in read:
         assert time.monotonic() < until_s, read

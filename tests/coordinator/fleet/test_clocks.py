@@ -1,4 +1,4 @@
-"""A coordinator's clock that is wrong by years: what was made then must serve once it is put right."""
+"""A coordinator's clock that is off by years: certificates made then must still work once it is corrected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WrongClock(datetime.datetime):
 
 
 def set_clock(years: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have certificates and ledger made by a clock that is off."""
+    """Shift the clock of certificates and ledger by some years."""
 
     class Clock:
         UTC, timedelta = datetime.UTC, datetime.timedelta
@@ -67,7 +67,7 @@ def test_certificates_made_by_a_wrong_clock_are_good_today(
     now = datetime.datetime.now(datetime.UTC)
     for name in ("ca", "server", "coordinator", "coordinator-ca"):
         certificate = x509.load_pem_x509_certificate((authority.folder / f"{name}.pem").read_bytes())
-        # A board without a clock believes to be in 1970.
+        # A board without a clock thinks it is 1970.
         assert certificate.not_valid_before_utc.year <= 1970
         assert certificate.not_valid_after_utc > now + datetime.timedelta(days=365)
     revoked = x509.load_pem_x509_crl((authority.folder / "crl.pem").read_bytes())

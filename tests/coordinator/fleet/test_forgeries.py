@@ -1,4 +1,4 @@
-"""Whoever has the coordinator's credential at the broker, or is the broker: forges tasks and updates, in vain."""
+"""A rogue with the coordinator's credential, or the broker itself, forges tasks and updates without success."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Attacked:
         return device
 
     def courier(self, name: str) -> tuple[Courier, Trust]:
-        """What a real device hears of tasks with, over a connection that reads the same topics."""
+        """Make a real device's courier, over a connection that reads the same topics."""
         link = self.authority.link(f"observer-{len(self.couriers)}")
         self.couriers.append(link)
         trust = Trust(self.authority.signing_key, fleet="lab", path=self.folder / "work" / name / "trust.json")
@@ -115,7 +115,7 @@ def wait_until(condition: Callable[[], bool], what: str, listen: Callable[[], ob
 
 
 def forgeries(honest: RoundTask) -> list[bytes]:
-    """What broke devices before: any model, any sparsity, years of epochs, a gigabyte that is only announced."""
+    """Forge tasks that broke devices before: any model, any sparsity, years of epochs, a gigabyte that never comes."""
     huge = Blob(sha256="cd" * 32, bytes=1 << 30)
     altered: list[dict[str, object]] = [
         {"model_id": "ab" * 32, "model": huge, "round": honest.round + 1},
@@ -137,11 +137,11 @@ def test_a_rogue_with_the_coordinators_credential_moves_no_device_from_the_hones
     assert honest is not None
     for forged in forgeries(honest):
         attacked.rogue.publish(TOPICS.round, forged, retain=True)
-    # The empty one is nobody's word, and not counted.
+    # The empty message is no task, so it does not count.
     wait_until(lambda: trust.refused >= len(forgeries(honest)) - 1, "refusals", courier.listen)
     assert courier.task == honest
     assert courier.unreadable == ""
-    # The coordinator has put its own task back, so that a device that starts now finds it.
+    # The coordinator has published its own task again, so a device that starts now finds it.
     late, _ = attacked.courier("d2")
     wait_until(lambda: late.task == honest, "the honest task, once more", late.listen)
     tasks = [(device, device.until_round(1)) for device in attacked.devices.values()]
@@ -203,7 +203,7 @@ def test_a_broker_cannot_invent_or_alter_an_update(attacked: Attacked) -> None:
             chunk = chunk_of(invented_frame, forged.update, index)
             attacked.rogue.publish(TOPICS.upload("d1", forged.update.sha256, index), chunk)
     wait_until(lambda: attacked.refused("d1").get(UNPROVEN) == 3, "three refusals", victim.listen)
-    # The device hears nothing of them: a refusal of its own update, made heavier, would have it dropped.
+    # The device gets no reply to them: on a refusal of the heavier copy it would drop its own update.
     assert victim.replies == []
     assert isinstance(victim.deliver(task), Accepted)
     assert isinstance(other.deliver(other.until_round(1)), Accepted)

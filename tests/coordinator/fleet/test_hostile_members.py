@@ -1,4 +1,4 @@
-"""Members of a secured fleet that do not keep to the rules, against a real Mosquitto: refused, told why, counted."""
+"""Members of a secured fleet that break the rules, with a real Mosquitto: refused, told why, counted."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def times(factor: float) -> Callable[[State], State]:
 
 
 def closed_model(fleet: SecuredFleet, order: tuple[str, ...], alter: Callable[[State], State], claim: int) -> State:
-    """The model after a round in which d4 sends what `alter` makes of its update, and claims that many samples."""
+    """Return the model after a round in which d4 sends its update changed by `alter`, and claims `claim` samples."""
     run = fleet.start(rounds=1)
     tasks = {device.name: (device, task) for device, task in fleet.tasks(1)}
     for name in order:
@@ -181,7 +181,7 @@ def test_a_member_of_four_cannot_move_the_model_beyond_the_bound(
     base, manifest = fleet.initial, fleet.artifacts.manifest
     honest = [(10 * number, answer(f"d{number}", 1, base)) for number in (1, 2, 3)]
     pulls = [(weight, measure(state, base, manifest).change) for weight, state in honest]
-    # The weights are 10, 20, 30 and 40: what the model has of d4 is what the mean of the others leaves.
+    # The weights are 10, 20, 30 and 40. Subtract the mean of the others from the model to get d4's part.
     others, sent = average(honest), answer("d4", 1, base)
     counted = {
         name: np.where(sent[name] != 0, (100 * found[name] - 60 * others[name]) / 40, 0).astype(np.float32)
@@ -249,14 +249,14 @@ def test_an_update_is_not_taken_twice_nor_in_another_round(fleet: SecuredFleet) 
         other = device.ask(device.offer_of(task, device.frame_of(task, fleet.initial)))
         assert isinstance(other, Refused), "a second, different update in one round"
     device, task = fleet.tasks(2)[0]
-    # The same update once more is answered as it was, and not counted again; as the next round's it is refused.
+    # A repeated update gets the same answer and does not count twice; offered for the next round, it is refused.
     assert isinstance(device.ask(replayed), Accepted)
     moved = device.sign(msgspec.structs.replace(replayed, round=2))
     assert isinstance(device.ask(moved), Refused)
     with closing(Store.open(fleet.config.run_path)) as store:
         assert len(store.accepted(1)) == len(NAMES)
         assert store.accepted(2) == {}
-    # Its bytes under the offer of round 2 do not pass either: the frame says which round it is for.
+    # Sending its bytes under an offer for round 2 fails too: the frame says which round it is for.
     old = device.frame_of(tasks[0][1])
     honest = altered_offer(device, task)
     forged = device.sign(msgspec.structs.replace(honest, update=device.offer_of(task, old).update))
@@ -340,7 +340,7 @@ def test_thousands_of_different_lies_are_a_few_rows_and_a_few_lines(
 
 def test_what_a_member_has_the_broker_keep_is_cleared_and_counted(fleet: SecuredFleet) -> None:
     hostile = fleet.devices["d1"]
-    # Before the coordinator is there, and while it is.
+    # Publish before the coordinator starts, and while it runs.
     hostile.link.publish(TOPICS.upload("d1", "0" * 64, 0), b"x" * 100_000, retain=True)
     run = fleet.start()
     fleet.tasks(1)
@@ -357,7 +357,7 @@ def test_what_a_member_has_the_broker_keep_is_cleared_and_counted(fleet: Secured
 
 
 def kept_by_broker(authority: Authority, device: str) -> list[str]:
-    """The topics below a device's name that the broker keeps something for, its status aside."""
+    """Return the device's topics with a retained message, except its status."""
     link = authority.link("looker")
     link.subscribe(f"{TOPICS.root}/dev/{device}/#")
     link.open()
@@ -385,7 +385,7 @@ def test_a_revoked_device_counts_as_gone_and_what_it_said_before_is_refused(
     monkeypatch.setattr("sparsyedge.coordinator.fleet.revoked_devices.REFRESH_S", 0.1)
     run = fleet.start(min_devices=4)
     tasks = dict(zip(NAMES, fleet.tasks(1), strict=True))
-    # The ledger says so before the broker knows: as for messages that were on their way.
+    # Revoke in the ledger only, so the broker still delivers messages, like those already on their way.
     with fleet.authority.ledger() as ledger:
         ledger.revoke("d4")
     device, task = tasks["d4"]

@@ -1,6 +1,6 @@
-"""Twenty rounds of ten members of a secured fleet, one of which attacks in every way that we know of.
+"""Twenty rounds with ten members of a secured fleet; one member attacks in every way we know.
 
-Run by `make test-hostile`, which prints what is left of the run; docs/explanation/security.md has the figures.
+`make test-hostile` runs it and prints what is left of the run; docs/explanation/security.md has the figures.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ HOSTILE = "x5"
 NAMES = (*HONEST, HOSTILE)
 TRAINING_S = 2.0
 FASTER = 20
-"""How fast the coordinator's clock goes: a round of three seconds counts as a minute, which is short for a real one."""
+"""Speed-up of the coordinator's clock: a round of three seconds counts as a minute, which is short for a real one."""
 LARGEST = 130_000
-"""Bytes of the largest update that a device may offer, nearly."""
+"""Bytes; just under the largest update that a device may offer."""
 
 Attack = Callable[[FakeDevice, RoundTask], None]
 
@@ -202,5 +202,5 @@ def test_one_hostile_member_of_ten_costs_little_time_and_no_honest_update(
     assert refused > 500
     assert len(attacked.rounds) == ROUNDS
     assert honest == len(HONEST) * ROUNDS
-    # Not the time itself: 400 MB in three rounds take this machine as long as it happens to be busy.
+    # Do not check the total time: 400 MB in three rounds take longer if the machine is busy.
     assert waited <= 0.5

@@ -120,7 +120,7 @@ def test_a_status_that_was_cleared_means_nothing() -> None:
 def test_an_offer_that_the_broker_was_to_keep_is_seen_as_that() -> None:
     kept = received(OFFER)
     assert read(TOPICS, Received(kept.topic, kept.payload, True)) == Kept("d1", kept.topic)
-    # Cleared by us, which comes back as well.
+    # Our own clearing message comes back as well.
     assert read(TOPICS, Received(kept.topic, b"", True)) is None
 
 

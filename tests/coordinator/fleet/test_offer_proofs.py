@@ -1,4 +1,4 @@
-"""Whether an offer is the device's own; what a broker can do about that is in test_forgeries.py."""
+"""Whether an offer is the device's own; test_forgeries.py covers forgeries at the broker."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nothing_that_counts_may_change_in_a_signed_offer(
 def test_a_repeated_offer_is_checked_once(config: RunConfig, member: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
     proofs, offer = OfferProofs(config), signed(member)
     assert proofs.holds("d1", offer)
-    # Whoever checked it again would find it wrong.
+    # A second check would fail.
     monkeypatch.setattr(proofs, "_is_signed", lambda *given: False)
     assert all(proofs.holds("d1", offer) for _ in range(100))
 

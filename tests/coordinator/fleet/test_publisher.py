@@ -1,4 +1,4 @@
-"""What the coordinator publishes, and what it says again when the broker comes back."""
+"""What the coordinator publishes, and what it repeats when the broker comes back."""
 
 from __future__ import annotations
 

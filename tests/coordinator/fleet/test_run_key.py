@@ -1,4 +1,4 @@
-"""The key of a run: certified once, renewed where devices would refuse it, and made elsewhere where it must be."""
+"""The key of a run: certified once, renewed if devices would refuse it, and made on another machine if necessary."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_run_key_may_be_certified_where_the_signing_key_is(
     )
     assert main(["sign", "--run", str(tmp_path / "run.toml"), "--dir", str(authority.folder)]) == 0
     assert "certified the key of run demo" in capsys.readouterr().out
-    # From here on as on a coordinator's machine that has no signing key, nor the other machine's ledger.
+    # From here on, act as a coordinator's machine with neither the signing key nor the other machine's ledger.
     (authority.folder / "signing.key").unlink()
     (authority.folder / "authority.sqlite").unlink()
     check_run_key(config, is_new=True)

@@ -1,4 +1,4 @@
-"""What becomes of an update on its way in, over a real broker."""
+"""The path of an update into the coordinator, over a real broker."""
 
 from __future__ import annotations
 

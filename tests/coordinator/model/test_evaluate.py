@@ -1,4 +1,4 @@
-"""How good a global model is."""
+"""Evaluation of global models."""
 
 from __future__ import annotations
 

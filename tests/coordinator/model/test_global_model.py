@@ -1,4 +1,4 @@
-"""One canonical model: what the coordinator goes on with is what devices decode, whatever the codec loses."""
+"""One canonical model: the coordinator continues with what devices decode, whatever the codec loses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WEIGHT = "fc.weight"
 
 
 class Device:
-    """Holds the models that it fetched, as a device does, and answers with small moves of the kept weights."""
+    """Keeps fetched models like a real device, and answers with small changes to the kept weights."""
 
     def __init__(self, name: str, manifest: Manifest) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Device:
         self.fetched = b""
 
     def fetch(self, model: GlobalModel, initial: State) -> State:
-        """The model as the coordinator offers it: a difference to the latest model held, else the whole."""
+        """Fetch the model as a device would: as a difference to the latest model it holds, or else whole."""
         if model.is_initial:
             return initial
         delta = next((delta for delta in model.deltas if delta.base in self.held), None)
@@ -85,7 +85,7 @@ class Device:
         return coded.frame
 
     def keep(self, coded: Coded) -> None:
-        """What the update left unsaid, for the next one."""
+        """Keep the update's rounding error for the next one."""
         self.residual = unpack_residual(coded.residual, {WEIGHT: self.manifest.shapes[WEIGHT]})
 
 
@@ -100,7 +100,7 @@ class FakeLink:
 
 
 class Run:
-    """A global model and its fleet, without anything between them."""
+    """A global model and its fleet, without a broker in between."""
 
     def __init__(
         self, folder: Path, artifacts: Artifacts, initial: State, codec: Codec, *, given: str | None = None
@@ -319,7 +319,7 @@ def test_moves_below_the_codecs_resolution_arrive_in_time(
         run.play(2)
         start = run.devices[0].fetch(run.model, initial)[WEIGHT].copy()
         kept = np.abs(start) > 0.5
-        # A thousandth of each weight and round: bf16 has 256 steps to an octave, so none of it would survive alone.
+        # Each round moves a weight by a thousandth. bf16 has 256 steps per octave, so a single move would be lost.
         drift = np.where(kept, 0.001 * start, 0).astype(np.float32)
         wanted = start.copy()
         for _ in range(30):

@@ -1,4 +1,4 @@
-"""Runs that begin from a model of their user's: whose it may be, what is refused, and how it gets to devices."""
+"""Runs that start from the user's own model: allowed sources, refusals, and the way to the devices."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def another_method(artifacts: Artifacts, folder: Path, name: str, **options: obj
 
 
 def saved(path: Path, state: State) -> Path:
-    """The state as its user would write it, BatchNorm's counter of batches included."""
+    """The state as its user would save it, with BatchNorm's batch counter."""
     tensors = {name: torch.from_numpy(tensor) for name, tensor in state.items()}
     tensors["bn.num_batches_tracked"] = torch.tensor(42)
     if path.suffix == ".safetensors":
@@ -198,7 +198,7 @@ def test_a_run_goes_on_although_its_file_is_gone(last: int, begun: BegunFleet, t
     assert (fleet.config.run_path / "model.onnx").exists() == (last == 2)
     (tmp_path / "model.npz").unlink()
     device.task = None
-    # Where a run is there already, the file is not read: all that is known is the checkpoint's state.
+    # An existing run does not read the file again, so only the checkpoint's state is known.
     fleet.first, fleet.origin = fleet.initial, ""
     run = fleet.start()
     again = device.until_round(last)
@@ -252,7 +252,7 @@ def test_a_run_of_the_same_method_gives_its_model_bit_for_bit(
     given = read_given_model(run_dir, artifacts)
     assert model_id(given.state) == identity
     assert given.origin == f"run r1 in {run_dir}, round 1"
-    # Other artifacts, whose method means the same by its weights.
+    # Other artifacts, but their method gives weights the same meaning.
     twin = another_method(artifacts, tmp_path / "twin", "sparsyfed-no-act")
     assert model_id(read_given_model(run_dir, twin).state) == identity
 

@@ -1,4 +1,4 @@
-"""Whether an update may be averaged."""
+"""Checks of updates before averaging."""
 
 from __future__ import annotations
 

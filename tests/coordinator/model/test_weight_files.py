@@ -1,4 +1,4 @@
-"""Tensors of other programs: as the real writers write them, and as nobody should."""
+"""Tensor files of other programs: well-formed ones from the real writers, and malformed ones."""
 
 from __future__ import annotations
 

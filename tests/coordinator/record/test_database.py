@@ -1,4 +1,4 @@
-"""A ledger or store that another process has locked, or that is damaged: what commands and services make of it."""
+"""How commands and services handle a ledger or store that is damaged or locked by another process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ sys.stdin.read()
 
 @contextmanager
 def locked(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process has the file, as a backup that hangs would."""
+    """Let another process lock the file, like a backup that hangs."""
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

@@ -122,7 +122,7 @@ def test_a_round_that_is_closed_again_after_a_restart_gives_the_same_model_and_r
     undisturbed, killed = (runs.make(name, AggregationConfig(rule=rule)) for name in ("one", "other"))
     for run in (undisturbed, killed):
         run.accept(1)
-    # Another process: what it knows is on disk.
+    # A new process knows only what is on disk.
     killed.parts = killed.load(1)
     assert killed.close(1) == undisturbed.close(1)
     assert killed.store.adjustments() == undisturbed.store.adjustments() != ()

@@ -1,4 +1,4 @@
-"""Members that say that they will not train: the round state machine with a fake clock."""
+"""Members that decline to train: the round state machine with a fake clock."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_went_wrong_in_one_round_does_not_keep_a_device_from_the_next(run: 
     run.deliver("d3")
     run.feed(Tick(), ModelReady(SECOND))
     assert run.all(OpenRound)[-1].cohort == ("d1", "d2", "d3")
-    # Said once more, as the broker keeps it: still about the round that is over.
+    # The broker repeats the retained status; it is still about the round that is over.
     run.feed(DeviceUnfit("d2", "boot", round=1))
     assert run.state.unfit == {}
 

@@ -93,7 +93,7 @@ def test_a_slow_device_is_waited_for_longer_than_a_fast_one() -> None:
     }
     run.deliver("d2", round_number=2, base=SECOND)
     run.now_s = opened_s + HALF_AN_HOUR_S
-    # d3 is in time, and d1's own deadline has passed long ago: nobody is waited for any more.
+    # d3 is in time and d1's own deadline is long past, so the round waits for nobody.
     assert run.deliver("d3", round_number=2, base=SECOND)[-1] == CloseRound(2, ("d2", "d3"))
 
 

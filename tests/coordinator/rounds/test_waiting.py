@@ -1,4 +1,4 @@
-"""Whom a round waits for that has enough updates, and what one member can make of that: rounds with a fake clock."""
+"""Whom a round with enough updates still waits for, and how one member can abuse that: rounds with a fake clock."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def send_nan_then_hold_a_place(run: Run, moment: int) -> None:
 
 
 def play(attack: Attack, *, unit_s: float) -> Run:
-    """A run of ten; the nine answer after 40 to 56 units, and something happens once in a unit."""
+    """Play a run of ten devices: nine answer after 40 to 56 units, and the attacker acts once per unit."""
     run = Run(TEN)
     run.online(*HONEST, HOSTILE)
     for _ in range(ROUNDS):
@@ -147,7 +147,7 @@ def begun(**changes: object) -> Run:
 
 
 def complete(run: Run, *, without: str = "", seconds: float = 100.0) -> float:
-    """A round that all others answer after so many seconds; returns how long it took."""
+    """Complete a round in which all but `without` answer after `seconds`; returns how long it took."""
     opened_s = run.now_s
     run.now_s += seconds
     for device in run.open.cohort:
@@ -329,6 +329,6 @@ def test_who_missed_a_round_is_known_after_a_restart(tmp_path: Path) -> None:
                 ClosedRound(round=number, model_id=SECOND, seconds=1.0, global_sparsity=0.5, evaluation=None)
             )
         store.open_round(12, base="", base_nonzeros=1, learning_rate=0.1, cohort=("d1", "d2", "d3"))
-        # Round 1 is too long ago, round 12 is still open, and rounds that had all they asked for were missed by nobody.
+        # Round 1 is too long ago, round 12 is still open, and nobody misses a round that got enough updates.
         assert store.missed(cohort_size=3) == {"d3": 2}
         assert store.missed(cohort_size=2) == {}
