@@ -74,7 +74,8 @@ class LayerDensities:
         total = sum(self._nonzeros.values())
         if total == 0:
             return dict.fromkeys(self._nonzeros, 0)
-        # A layer's mean count is nonzeros / samples, the scale is target * samples / total; samples cancel out.
+        # A layer's mean count is nonzeros / samples, the scale is target * samples / total. Samples cancel out, which
+        # leaves whole numbers.
         return {name: min(state[name].size, int(count * target // total)) for name, count in self._nonzeros.items()}
 
 

@@ -33,7 +33,7 @@ MAX_QUEUED_MESSAGES = 200_000
 MAX_QUEUED_BYTES = 512 << 20
 """Twice the most that a coordinator grants at a time: only devices that send unrequested data come near it."""
 MEMORY_LIMIT_BYTES = 2 << 30
-"""Mosquitto refuses messages beyond this, so members cannot exhaust the coordinator's machine."""
+"""Mosquitto refuses messages beyond this, so members cannot exhaust the memory of the coordinator's machine."""
 MAX_NEWCOMERS = 256
 """Connections on the newcomers' listener. Each costs about 50 kB and a file descriptor that members need too."""
 MAX_OPEN_FILES = 65_536

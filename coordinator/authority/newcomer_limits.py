@@ -17,7 +17,7 @@ SHARE = 30
 SHARE_S = 10.0
 """A device may send SHARE requests in SHARE_S seconds; one that waits for its reply asks every three seconds."""
 WORK_PER_S = 50
-"""Requests per second that may cost cryptography. We drop the rest; their devices ask again."""
+"""Requests per second that we compute keys and signatures for. We drop the rest; their devices ask again."""
 MINUTE_S = 60.0
 TOLD_PER_MINUTE = 5
 """Refusals that get a log line of their own."""
