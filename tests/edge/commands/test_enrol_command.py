@@ -52,7 +52,7 @@ def test_a_device_becomes_a_member_and_its_token_is_gone(answering: Authority, t
     link = Link(config.broker.host, config.broker.port, identity="pi-01", tls=identity.tls)
     link.open(LIMIT_S)
     link.close()
-    # Once more, as a service that starts at every boot does.
+    # Run it again, like a service that starts at every boot.
     assert main([str(file), "--identity", str(folder)]) == 0
 
 
