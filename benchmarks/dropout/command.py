@@ -1,8 +1,8 @@
-"""`sparsyedge bench dropout`: what it costs in accuracy when devices take a task and are never heard of again.
+"""`sparsyedge bench dropout`: how much accuracy a run loses when devices take a task and then disappear.
 
-The demo's task is run twice per seed with the round machinery of real runs, once with all devices and once with a share
-of them lost in every round, at random. The differences give an interval. Every run has a directory of its own, so
-a benchmark that was cut short goes on where it was.
+For each seed we run the demo's task twice with the round machinery of real runs: once with all devices, and once losing
+a random share of them in every round. The differences give an interval. Every run has its own directory, so an
+interrupted benchmark resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Pair", "lost", "main", "make_parser"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One seed: test accuracy after the last round with all devices and with losses, in percent."""
+    """One seed's test accuracy after the last round, in percent: with all devices, and with losses."""
 
     seed: int
     complete: float
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def lost(seed: int, devices: tuple[str, ...], share: float) -> Drop:
-    """Who is lost in which round: each device with the same chance, but never all of them."""
+    """Choose which devices each round loses: every device with the same chance, but never all of them."""
 
     def lot(round_number: int, device: str) -> float:
         digest = hashlib.sha256(f"dropout/{seed}/{round_number}/{device}".encode()).digest()

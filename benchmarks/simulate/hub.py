@@ -46,13 +46,13 @@ class HeldClock:
         self._limit_s = now_s + HELD_SHARE * left_s
 
     def release(self) -> None:
-        """Go on from where the clock stands."""
+        """Resume from the current time."""
         now_s = self()
         self._limit_s = None
         self._skipped_s = now_s - self._clock()
 
     def pass_deadline(self) -> None:
-        """Let the deadline be a second ago."""
+        """Move the clock to one second past the deadline."""
         self._limit_s = None
         self._skipped_s = self._deadline_s + 1.0 - self._clock()
 
@@ -98,7 +98,7 @@ class Hub:
             self._inbox.append(Received(self._topics.status(device), encode(status), True))
 
     def close(self) -> None:
-        """The workers belong to somebody else."""
+        """Do nothing: the hub does not own the workers."""
 
     def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
         self._patterns.add(pattern)

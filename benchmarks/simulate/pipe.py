@@ -16,7 +16,7 @@ __all__ = ["Carry", "Done", "PipeLink", "Publish", "Subscribe", "Turn", "Unsubsc
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
-    """To a worker: be this device until it has answered the present task."""
+    """To a worker: play this device until it has answered the current task."""
 
     device: str
 
@@ -30,7 +30,7 @@ class Carry(msgspec.Struct, frozen=True, tag="carry"):
 
 
 class Publish(msgspec.Struct, frozen=True, tag="publish"):
-    """From a worker: a message of its device."""
+    """From a worker: a message from its device."""
 
     topic: str
     payload: bytes

@@ -39,7 +39,7 @@ from sparsyedge.edge.storage import sha256_file
 __all__ = ["LinkKind", "simulate"]
 
 LinkKind = Literal["memory", "mqtt"]
-# Devices share a machine that may be slow; that is no reason to go on without one of them.
+# Devices share a machine that may be slow; a round should still wait for all of them.
 PATIENCE_S = 7 * 86_400.0
 
 

@@ -1,8 +1,7 @@
-"""A device at work: joins the fleet, answers each round with one update, and stays until it is told to leave.
+"""The device's main loop: joins the fleet, sends one update per round, and stays until told to leave.
 
-A round on a device has five phases, and each one's cost is recorded: download, train, prune and encode
-(update_maker.py), and upload (delivery.py). The coordinator may close the round between any two steps; the device then
-drops its work on it.
+A round has five phases on a device: download, train, prune and encode (update_maker.py), and upload (delivery.py). We
+record the cost of each. The coordinator may close the round between any two steps; the device then drops its work.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 PATIENT_RETRIES = 3
-"""How often a device fails to fetch or to deliver before it tells the coordinator."""
+"""Failed fetches or deliveries in a row before the device tells the coordinator."""
 REFRESH_S = 30.0
-"""How often a device asks for the task and repeats its status: brokers drop messages silently when a queue is full."""
+"""How often a device asks for the task and repeats its status: brokers silently drop messages when a queue is full."""
 
 
 class Agent:
@@ -60,18 +59,18 @@ class Agent:
         self._maker = UpdateMaker(courier, equipment, self._watch, keep_going=self._keep_going)
         self._delivery = Delivery(courier, self._outbox, equipment.power.meter, self._watch)
         self._failures = 0
-        """How often in a row it failed to fetch or to deliver."""
+        """Failed fetches or deliveries in a row."""
         self._trouble = ""
         """Why the last attempt at a round failed; logged once."""
         self._over: str | None = None
-        """The finished run that was logged last."""
+        """The last run whose end was logged."""
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Take part in rounds; the courier has joined over an open link."""
+        """Take part in rounds; the courier must have joined over an open link."""
         try:
             refreshed_s = time.monotonic()
             while not self._stopped.is_set() and self._take_turn():
@@ -82,9 +81,9 @@ class Agent:
             self._courier.leave()
 
     def answer(self) -> None:
-        """Do what the present task asks for, and return when it asks for nothing more instead of waiting.
+        """Do what the current task asks for, then return instead of waiting for the next one.
 
-        For a process that gives turns to many devices.
+        For a process that runs many devices in turn.
         """
         while (task := self._courier.task) is not None and not self._stopped.is_set():
             action = self._decide(task)
@@ -93,7 +92,7 @@ class Agent:
             self._take_part(task, action)
 
     def _take_turn(self) -> bool:
-        """Do what the current task asks for, or wait a moment for another; False when it is time to leave."""
+        """Do what the current task asks for, or wait a moment for the next one; False when it is time to leave."""
         self._supervisor.alive()
         task = self._courier.task
         self._note_end(task)
@@ -102,7 +101,7 @@ class Agent:
             self._courier.listen()
         elif task is None or action is Action.WAIT:
             if task is None or task.state != "open":
-                # The next open round is a new question, even where a new run has an old one's name.
+                # The next open round needs a new answer, even if a new run reuses an old name.
                 self._delivery.settled = None
             self._courier.listen()
         elif action is Action.LEAVE:
@@ -112,7 +111,7 @@ class Agent:
         return True
 
     def _note_end(self, task: RoundTask | None) -> None:
-        """Log once that a run is over, and what this device does now."""
+        """Log once that a run is over, and what this device does next."""
         over = task.run if task is not None and task.state == "finished" else None
         if task is not None and over is not None and over != self._over:
             end = "is finished" if task.round == task.rounds else "was ended early"
@@ -132,7 +131,7 @@ class Agent:
         )
 
     def _take_part(self, task: RoundTask, action: Action) -> None:
-        """Make one attempt at one round; a failure is one line in the log, and the device stays."""
+        """Try one round once; a failure is logged in one line, and the device stays in the fleet."""
         try:
             if action is Action.TRAIN:
                 self._make_update(task)
@@ -143,7 +142,7 @@ class Agent:
         except (LinkError, FrameError) as error:
             self._retry(task, error)
         except (ArtifactError, ConfigError, DataError) as error:
-            # No later round would go better, so none may count on this device.
+            # Later rounds of this run would fail the same way, so decline them all.
             log.error("round %d: %s; taking no part in run %s", task.round, error, task.run)
             self._readiness.decline_run(task, error)
         except (SparsyedgeError, OSError) as error:
@@ -161,7 +160,7 @@ class Agent:
 
     def _keep_going(self, task: RoundTask) -> bool:
         self._courier.drain()
-        # A device that gets too hot keeps its place in the round and goes on when it has cooled down.
+        # A device that gets too hot keeps its place in the round and continues once it has cooled down.
         while not self._readiness.check() and self._watch.is_open(task):
             self._courier.listen()
         return self._watch.is_open(task)

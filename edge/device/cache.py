@@ -1,9 +1,9 @@
-"""What a device keeps on disk between rounds and restarts: artifacts and models, each known by a hash.
+"""The device's cache on disk, kept between rounds and restarts: artifacts and models, each identified by a hash.
 
     artifacts/<manifest's SHA-256>/...   the files of an export; valid once its manifest is there
-    models/<model id>.frame              the global models that it got last
+    models/<model id>.frame              the latest global models
 
-Everything is checked when it is read. What does not match is removed with a line in the log, and fetched again.
+Every read checks the hash. On a mismatch, the cache logs it and removes the file; the device then fetches it again.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ __all__ = ["Cache"]
 
 log = logging.getLogger(__name__)
 
-# The last one is in use; the one before it serves a run that was interrupted by another.
+# The newest is in use; the one before it serves a run that another run interrupted.
 KEPT_MODELS = 2
 KEPT_EXPORTS = 2
 
 
 class Cache:
-    """Artifacts and models under one folder, which it makes when it first writes."""
+    """Artifacts and models under one folder, created on the first write."""
 
     def __init__(self, directory: Path) -> None:
         self._exports = directory / "artifacts"
         self._models = directory / "models"
 
     def folder(self, manifest: str) -> Path:
-        """Where the files of the export with that manifest are, whether or not they are there yet."""
+        """The folder for the export with this manifest; it may not exist yet."""
         return self._exports / manifest
 
     def has_file(self, manifest: str, name: str, *, sha256: str) -> bool:
-        """Whether a file of an export is there and whole; a damaged one is removed."""
+        """Whether the export's file is there and intact; removes a damaged one."""
         path = self.folder(manifest) / name
         if not path.is_file():
             return False
@@ -49,13 +49,13 @@ class Cache:
         return False
 
     def keep_file(self, manifest: str, name: str, content: bytes) -> None:
-        """Add a file to an export, and forget the exports that were not written to for longest."""
+        """Add a file to an export, and delete the least recently written exports."""
         write_atomically(self.folder(manifest) / name, content)
         for folder in _all_but_newest(self._exports.iterdir(), KEPT_EXPORTS):
             shutil.rmtree(folder, ignore_errors=True)
 
     def model(self, model_id: str) -> bytes | None:
-        """The frame of a model, its digest checked; None where it is not there. A damaged one is removed."""
+        """The model's frame, with its digest checked; None if absent. Removes a damaged one."""
         path = self._model_path(model_id)
         try:
             frame = path.read_bytes()
@@ -69,13 +69,13 @@ class Cache:
         return frame
 
     def keep_model(self, model_id: str, frame: bytes) -> None:
-        """Keep a model's frame, and forget all but the newest ones."""
+        """Keep a model's frame, and delete all but the newest ones."""
         write_atomically(self._model_path(model_id), frame)
         for path in _all_but_newest(self._models.iterdir(), KEPT_MODELS):
             path.unlink(missing_ok=True)
 
     def drop_model(self, model_id: str) -> None:
-        """Forget a model whose content turned out not to be what its name says."""
+        """Delete a model whose content does not match its id."""
         self._model_path(model_id).unlink(missing_ok=True)
 
     def _model_path(self, model_id: str) -> Path:

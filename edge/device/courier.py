@@ -1,7 +1,7 @@
 """Carries tasks and blobs from the coordinator to a device, and updates back. It decides nothing.
 
 Everything arrives through one inbox. The courier reads it while it waits for a blob or for the answer to an offer, and
-the agent has it read between training steps, so that nobody misses that the round has moved on.
+the agent drains it between training steps, so a device always notices when the round has moved on.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ __all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status"]
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-"""How often a wait checks whether it is still wanted."""
+"""How often a wait checks whether to give up."""
 STALL_S = 5.0
 DOWNLOAD_TIMEOUT_S = 600.0
 OFFER_AGAIN_S = 3.0
 WAIT_S = 10.0
-"""How long a device that was told to wait does so before it offers again."""
+"""How long a device waits before it offers again if the coordinator told it to wait."""
 SOON_S = 1.0
-"""A fleet spreads its offers to a coordinator that has come back over this time."""
+"""After a coordinator comes back, devices spread their offers over this time."""
 LAST_WORD_S = 2.0
-"""How long to wait for the answer to an offer once the round is over: that news may overtake the answer."""
+"""How long to wait for the answer to an offer once the round is over: the end of the round may arrive first."""
 STATUS_TIMEOUT_S = 5.0
 
 
 class Abandoned(Exception):
-    """Nobody wants any more what was waited for."""
+    """The result of this wait is no longer needed."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """Who a device is in its fleet."""
+    """A device's identity in its fleet."""
 
     device: str
     topics: Topics
@@ -87,7 +87,7 @@ class Courier:
     """A device's end of the protocol, over an open channel; counts the bytes of the chunks that it carries."""
 
     def __init__(self, link: Channel, member: Member, *, trust: Trust | None = None) -> None:
-        """With `trust`, ignores tasks that it does not believe."""
+        """With `trust`, ignores tasks that fail its check."""
         self.task: RoundTask | None = None
         """The coordinator's latest task."""
         self.unreadable = ""
@@ -100,12 +100,12 @@ class Courier:
         self._trust = trust
         self._unfit: Unfit | None = None
         self._trouble = ""
-        """Why the status could not be published the last time; said once."""
+        """Why the last status was not published; logged once."""
         self._reply: Reply | None = None
         self._assembly: Assembly | None = None
         self._progress_s = 0.0
         self._announced = 0
-        """How often a task has come, the same one included."""
+        """How many tasks have arrived, repeats included."""
 
     @property
     def device(self) -> str:
@@ -115,7 +115,7 @@ class Courier:
     # ---- status and task ---------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Ask for the task and for answers; the status follows once the channel is connected."""
+        """Subscribe to the task and to replies; the status follows once the channel is connected."""
         self._link.subscribe(self._topics.reply(self._member.device))
         self._link.subscribe(self._topics.round)
 
@@ -125,9 +125,9 @@ class Courier:
         self._say_hello()
 
     def say_fitness(self, unfit: Unfit | None) -> None:
-        """Tell the coordinator why this device does not train, or, with None, that it does again.
+        """Tell the coordinator why this device does not train; None means it trains again.
 
-        A reason that only changes its figures, like a temperature, goes out with the next refresh.
+        If only a figure in the reason changes, such as a temperature, it goes out with the next refresh.
         """
         before, self._unfit = self._unfit, unfit
         if _subject(before) == _subject(unfit):
@@ -151,7 +151,7 @@ class Courier:
         try:
             self._link.publish(topic, payload, retain=True, timeout_s=STATUS_TIMEOUT_S)
         except LinkError as error:
-            # The next connect repeats it, and the last will speaks for a device that is gone.
+            # The next connect repeats it; if the device is gone, its last will reports that.
             if str(error) != self._trouble:
                 log.warning("status not published: %s", error)
             self._trouble = str(error)
@@ -204,11 +204,11 @@ class Courier:
 
     def _read_task(self, payload: bytes) -> None:
         if self._trust is not None and (not payload or not self._trust.believes(payload)):
-            # A coordinator that has just started clears the topic with an empty message, which nobody can sign.
+            # On start, a coordinator clears the topic with an empty message, which cannot carry a signature.
             return
         try:
             if payload and (reason := self._which_upgrade(payload)):
-                # The task comes again with every refresh; the reason is logged once, as that for not training.
+                # Every refresh repeats the task; `say_fitness` logs this reason once.
                 self.unreadable = reason
                 return
             self.task = decode(payload, RoundTask) if payload else None
@@ -219,7 +219,7 @@ class Courier:
         self._announced += 1
 
     def _which_upgrade(self, payload: bytes) -> str:
-        """Which side to upgrade before this device can read the task; empty where it can."""
+        """Which side must be upgraded for this device to read the task; empty if it already can."""
         member = self._member
         return which_upgrade(member.device, member.software, member.speaks, read_demand(payload))
 
@@ -234,10 +234,10 @@ class Courier:
     # ---- down --------------------------------------------------------------------------------------------------------
 
     def fetch(self, blob: Blob, *, wanted: Callable[[], bool]) -> bytes:
-        """A blob from the coordinator's retained chunks, its hash checked; asks again if they stop coming.
+        """Fetch a blob from the coordinator's retained chunks and check its hash; asks again if chunks stop coming.
 
-        Raises Abandoned once it is no longer wanted, LinkError if it takes too long, and FrameError if the chunks do
-        not make up what was promised.
+        Raises Abandoned once `wanted` says no, LinkError if it takes too long, and FrameError if the chunks do not
+        match the announced blob.
         """
         pattern = self._topics.chunk(blob.sha256, "+")
         assembly = self._assembly = Assembly(blob)
@@ -264,7 +264,7 @@ class Courier:
     # ---- up ----------------------------------------------------------------------------------------------------------
 
     def deliver(self, offer: Offer, frame: bytes, *, wanted: Callable[[], bool]) -> Accepted | Refused:
-        """Repeat the offer, and send the chunks asked for, until the answer is final; raises Abandoned."""
+        """Repeat the offer and send the requested chunks until the coordinator accepts or refuses; raises Abandoned."""
         offer_s = leave_s = 0.0
         announced = self._announced
         while True:
@@ -279,7 +279,7 @@ class Courier:
                 offer_s = now_s + OFFER_AGAIN_S * random.uniform(0.5, 1.5)
             self.listen(min(TICK_S, max(0.0, offer_s - time.monotonic())))
             if announced != self._announced:
-                # A coordinator that has restarted announces its round again, and knows of no offer.
+                # A restarted coordinator announces its round again and has forgotten our offer.
                 announced = self._announced
                 offer_s = min(offer_s, now_s + random.uniform(0.0, SOON_S))
             reply = self._take_reply(offer)
@@ -294,7 +294,7 @@ class Courier:
                 return reply
 
     def _take_reply(self, offer: Offer) -> Reply | None:
-        """The answer to this offer, if it has come; forgets answers to others."""
+        """The reply to this offer, if it has arrived; drops replies to other offers."""
         reply, self._reply = self._reply, None
         if reply and (reply.run, reply.round, reply.update) == (offer.run, offer.round, offer.update.sha256):
             return reply
@@ -306,13 +306,13 @@ class Courier:
             self._link.publish(self._topics.upload(self._member.device, offer.update.sha256, index), chunk)
             self.bytes_up += len(chunk)
             self.drain()
-        # A grant that arrived meanwhile asks for what we have just sent.
+        # A grant that arrived in the meantime asks for chunks we have just sent.
         if isinstance(self._reply, Grant):
             self._reply = None
 
 
 def _subject(unfit: Unfit | None) -> tuple[str, int] | None:
-    """A reason without its figures."""
+    """The reason without its figures, and the round."""
     return None if unfit is None else (re.sub(r"[\d.]+", "", unfit.reason), unfit.round)
 
 

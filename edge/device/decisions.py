@@ -1,4 +1,4 @@
-"""What a task asks of a device: pure functions."""
+"""Decides what a device does about a task; no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Action(enum.Enum):
 def decide(
     task: RoundTask, *, device: str, key: str, settled: str | None, pending: str | None, until_finished: bool
 ) -> Action:
-    """Decide from the keys of this task, of the last answered task and of the update on disk."""
+    """Compare the task's key with those of the last settled task and the update on disk."""
     if task.state == "finished":
         return Action.LEAVE if until_finished else Action.WAIT
     if task.state != "open" or device not in task.cohort or key == settled:

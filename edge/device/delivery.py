@@ -1,4 +1,4 @@
-"""Delivers the update in the outbox, the last phase of a round, and keeps the coordinator's verdict on it."""
+"""Delivers the update in the outbox, the last phase of a round, and records the coordinator's verdict."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Delivery"]
 log = logging.getLogger(__name__)
 
 VERDICT_S = 10.0
-"""How long a device asks for the verdict on an update of an earlier round."""
+"""How long a device keeps asking for the verdict on an update from an earlier round."""
 
 
 class Delivery:
-    """Offers the pending update until the coordinator has decided about it."""
+    """Offers the pending update until the coordinator accepts or refuses it."""
 
     def __init__(self, courier: Courier, outbox: Outbox, meter: EnergyMeter, watch: RoundWatch) -> None:
         self.settled: str | None = None
-        """The key of the task that was answered last."""
+        """The key of the last task with a verdict."""
         self._courier = courier
         self._outbox = outbox
         self._meter = meter
@@ -77,8 +77,8 @@ class Delivery:
 
     def _note(self, verdict: Accepted | Refused) -> None:
         if isinstance(verdict, Accepted):
-            # The update stays on disk until the next one replaces it: a device that restarts within this round
-            # offers it again, and the coordinator says again that it has it.
+            # The update stays on disk until the next one replaces it: if the device restarts within this round, it
+            # offers the update again, and the coordinator confirms that it has it.
             self._outbox.accept()
         else:
             log.warning("round %d: the coordinator refused the update: %s", verdict.round, verdict.reason)

@@ -1,8 +1,8 @@
-"""What a round costs a device: seconds and joules per phase, and the peak of its memory.
+"""What a round costs a device: seconds and joules per phase, and peak memory.
 
-Sensors are not known here. A meter is any class that satisfies `EnergyMeter` and is named in the entry-point group
-`sparsyedge.meters`; the ones that come along live in the `hardware` folder. Joules never travel without the name, the
-kind and the sample rate of their meter, since a model's joules must not be taken for measured ones.
+This module knows no sensors. A meter is any class that satisfies `EnergyMeter` and is registered in the entry-point
+group `sparsyedge.meters`; ours are in the `hardware` folder. Reports always carry the meter's name, kind and sample
+rate along with the joules, so nobody mistakes modelled joules for measured ones.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _GROUP = "sparsyedge.meters"
-# "auto" takes the most trustworthy kind that the device has, and never a model: that must be asked for by name.
+# "auto" takes the most trustworthy kind that the device has, but never a model: users must ask for that by name.
 _KIND_ORDER: tuple[Kind, ...] = ("measured-board", "measured-rails", "battery")
 
 LOST_SHARE = 0.1
-"""A phase during which the sensor was silent for more than this share of the time has no joules."""
+"""If the sensor is silent for more than this share of a phase, the phase's joules are unknown."""
 
 
 class EnergyMeter(Protocol):
-    """A source of joules; `name` says which one, `kind` how far to trust it."""
+    """A source of joules; `kind` says how far to trust it."""
 
     name: str
     kind: Kind
@@ -52,18 +52,18 @@ class EnergyMeter(Protocol):
 
     @property
     def sample_hz(self) -> float:
-        """Readings per second so far, as counted; 0 where energy itself is counted and nothing has to be integrated."""
+        """Measured readings per second so far; 0 for a meter that counts energy directly."""
 
     @property
     def lost_s(self) -> float:
-        """Seconds so far during which the sensor did not answer, or did not show what the device draws."""
+        """Seconds so far in which the sensor did not answer, or did not show the device's own power."""
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
-        """A meter for the sensors under `root` (/sys on a device), or None where it finds none that it can read."""
+        """A meter for the sensors under `root` (/sys on a device), or None if it can read none."""
 
     def start(self) -> None:
-        """Begin to count; a second call changes nothing. A meter that integrates power starts its thread here."""
+        """Start counting; a second call does nothing. A meter that integrates power starts its thread here."""
 
     def stop(self) -> None:
         """Stop counting and end the meter's thread, if it has one; the total stays readable."""
@@ -73,7 +73,7 @@ class EnergyMeter(Protocol):
 
 
 class NullMeter:
-    """No energy at all: its joules are reported as unknown, not as zero."""
+    """Measures nothing; reports say its joules are unknown, not zero."""
 
     name: str = "none"
     kind: Kind = "none"
@@ -98,7 +98,7 @@ class NullMeter:
 
 
 class PhaseRecorder:
-    """Adds up what each phase of a round costs; not thread safe, one recorder belongs to one thread."""
+    """Adds up what each phase of a round costs; not thread-safe, so use one per thread."""
 
     def __init__(self, meter: EnergyMeter, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.meter = meter
@@ -109,7 +109,7 @@ class PhaseRecorder:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Charge the time and energy of the `with` block to `name`, on top of earlier blocks of that name."""
+        """Charge the time and energy of the `with` block to `name`, on top of earlier blocks with that name."""
         if self._open is not None:
             raise RuntimeError(f"phase {name} begins inside phase {self._open}: its joules would be counted twice")
         self._open = name
@@ -121,22 +121,22 @@ class PhaseRecorder:
             self._open = None
 
     def snapshot(self) -> dict[str, PhaseCost]:
-        """The phases entered so far, in the order in which each was first left, and the one that is open; a copy."""
+        """A copy of the costs so far, including the open phase, in the order in which phases were first charged."""
         if self._open is not None:
             self._charge(self._open)
         return dict(self._costs)
 
     def add(self, costs: Mapping[str, PhaseCost]) -> None:
-        """Count what a process before this one has spent on the same round."""
+        """Add what an earlier process spent on the same round."""
         for name, cost in costs.items():
             self._add(name, cost.seconds, cost.joules)
 
     def _reading(self) -> tuple[float, float, float]:
-        """The clock, the meter, and the seconds that the meter was silent."""
+        """Clock seconds, meter joules, and seconds lost by the meter."""
         return self._clock(), self.meter.read_joules(), self.meter.lost_s
 
     def _charge(self, name: str) -> None:
-        """Add what was spent since the phase began, or since it was last charged."""
+        """Add the cost since the phase began or was last charged."""
         since, self._since = self._since, self._reading()
         seconds, joules, lost_s = (now - before for now, before in zip(self._since, since, strict=True))
         unknown = self.meter.kind == "none" or lost_s > LOST_SHARE * seconds
@@ -144,7 +144,7 @@ class PhaseRecorder:
 
     def _add(self, name: str, seconds: float, joules: float | None) -> None:
         before = self._costs.get(name, PhaseCost(0.0, 0.0))
-        # One part that is not known makes the sum unknown.
+        # One unknown part makes the sum unknown.
         total = None if joules is None or before.joules is None else before.joules + joules
         self._costs[name] = PhaseCost(before.seconds + seconds, total)
 
@@ -154,9 +154,9 @@ class PhaseRecorder:
 
 
 def measure_idle(meter: EnergyMeter, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> float | None:
-    """Watts of the device while this process waits for `seconds`; None where the meter cannot tell.
+    """Watts that the device draws while this process sleeps for `seconds`; None if the meter cannot tell.
 
-    A model counts work alone, so its idle power is 0.
+    A model counts only work, so its idle power is 0.
     """
     if meter.kind == "modelled":
         return 0.0
@@ -169,25 +169,25 @@ def measure_idle(meter: EnergyMeter, seconds: float, *, sleep: Callable[[float],
 
 
 def above_idle(cost: PhaseCost, idle_w: float | None) -> float | None:
-    """Joules of a phase beyond what the device would have drawn anyway; None where either is unknown."""
+    """Joules of a phase beyond what the device would have drawn when idle; None if either is unknown."""
     return None if cost.joules is None or idle_w is None else max(cost.joules - idle_w * cost.seconds, 0.0)
 
 
 def joules_text(joules: float, kind: str, *, digits: int = 1) -> str:
-    """Joules for a person; an estimate is called one wherever its number stands."""
+    """Joules as text for people; always marks modelled values."""
     return f"{joules:.{digits}f} J" + (" modelled" if kind == "modelled" else "")
 
 
 def meter_text(source: str, kind: str, *, hz: float, idle_w: float | None) -> str:
-    """Where joules come from, for a person: kind, source, sample rate, and how much of the power was there anyway."""
+    """Where joules come from, as text for people: kind, source, sample rate and idle power."""
     details = [source, *([f"{hz:.0f} Hz"] if hz else []), *([f"idle {idle_w:.2f} W"] if idle_w else [])]
     return f"{kind} ({', '.join(details)})"
 
 
 def open_meter(name: str = "auto", *, root: Path = Path("/sys")) -> EnergyMeter:
-    """The energy meter of that name, started; stop it when done.
+    """Open and start the named meter; stop it when done.
 
-    "auto" takes the best sensor that works on this device, and "none" where there is none; "none" counts nothing.
+    "auto" takes the best working sensor on this device, or "none" if there is no sensor; "none" counts nothing.
     """
     if name == "none":
         return NullMeter()
@@ -204,13 +204,13 @@ def open_meter(name: str = "auto", *, root: Path = Path("/sys")) -> EnergyMeter:
 
 
 def meter_names() -> list[str]:
-    """What `open_meter` accepts, whether or not this device has the sensor."""
+    """The names that `open_meter` accepts, whether or not this device has the sensor."""
     return ["auto", "none", *sorted(_entry_points())]
 
 
 def peak_rss_mb() -> float:
     """The most memory this process has held so far, in MB (10^6 bytes)."""
-    # ru_maxrss survives exec: a device that a large process started would report that one's peak. VmHWM does not.
+    # ru_maxrss survives exec: a device started by a large process would report that process's peak. VmHWM does not.
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -225,7 +225,7 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 def _best_meter(entries: dict[str, metadata.EntryPoint], root: Path) -> EnergyMeter:
-    """Every meter that finds its sensor is asked for its kind: one class may measure a board here and rails there."""
+    """Probe every meter before comparing kinds: the same class may measure a whole board here and rails elsewhere."""
     meters = [_probe_quietly(meter_class, root) for meter_class in _candidates(entries)]
     known = [meter for meter in meters if meter is not None and meter.kind in _KIND_ORDER]
     return min(known, key=_preference, default=NullMeter())
@@ -241,7 +241,7 @@ def _candidates(entries: dict[str, metadata.EntryPoint]) -> Iterator[type[Energy
 
 def _preference(meter: EnergyMeter) -> tuple[int, int, str]:
     priority = getattr(meter, "priority", 0)
-    # A meter of another package may have no priority, or nonsense.
+    # A meter from another package may have no priority, or an invalid one.
     return _KIND_ORDER.index(meter.kind), -priority if isinstance(priority, int) else 0, meter.name
 
 

@@ -19,10 +19,10 @@ __all__ = ["DeviceFiles", "Equipment", "LocalData", "Power", "Signing"]
 
 
 class LocalData:
-    """The device's samples, and the same samples with the labels of the model in training."""
+    """The device's samples, also relabelled to match the model in training."""
 
     def __init__(self, samples: Samples, class_names: tuple[str, ...] = ()) -> None:
-        """`class_names` are the classes that the labels count; empty where the data does not name them."""
+        """`class_names` names the classes behind the labels; empty if the data does not name them."""
         self.digest = samples.digest()
         self._samples = samples
         self._class_names = class_names
@@ -34,7 +34,7 @@ class LocalData:
     def fit(self, form: Form, *, manifest: str) -> Samples:
         """Return the samples with the model's labels, fitted once per manifest (its hash).
 
-        Raises DataError where the samples do not suit the model.
+        Raises DataError if the samples do not suit the model.
         """
         if self._fitted_to != manifest:
             self._fitted = fit_to_model(self._samples, self._class_names, form, owner="this device's data")
@@ -46,7 +46,7 @@ class DeviceFiles:
     """The files under a device's folder."""
 
     def __init__(self, folder: Path, *, keeps_jobs: bool = True) -> None:
-        """With `keeps_jobs`, an interrupted job goes on after a restart."""
+        """With `keeps_jobs`, an interrupted job continues after a restart."""
         self.cache = Cache(folder)
         self.outbox = Outbox(folder / "outbox")
         self.job_path = folder / "job.checkpoint" if keeps_jobs else None
@@ -62,10 +62,10 @@ class Power:
 
 @dataclass(frozen=True)
 class Signing:
-    """The keys of a secured fleet; without an authority there are none."""
+    """The keys of a secured fleet; a fleet without an authority has none."""
 
     artifact_key: str | None = None
-    """The device trains only artifacts that this key has signed."""
+    """The device trains only artifacts signed with this key."""
     sign: Callable[[Offer], Offer] = lambda offer: offer
     """Signs an offer as this device."""
 

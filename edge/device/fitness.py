@@ -1,4 +1,4 @@
-"""What a device has declined: the reason it gives the coordinator, and when it tries again. No I/O."""
+"""Tracks what a device has declined, why, and when it tries again. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparsyedge.edge.protocol.messages import RoundTask
 __all__ = ["RETRY_FAILED_S", "Fitness", "Unfit"]
 
 RETRY_FAILED_S = 60.0
-"""How long a device that failed in a round waits before it tries that round again."""
+"""How long a device waits before it retries a round in which it failed."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Fitness:
         self._round: tuple[str, int, str, float] | None = None
 
     def decline_run(self, task: RoundTask, reason: str) -> None:
-        """Take no part in the task's run: no round of it would go better."""
+        """Sit out the task's run: its other rounds would fail, too."""
         self._run = (task.run, reason)
 
     def decline_round(self, task: RoundTask, reason: str, now_s: float) -> None:
-        """Take no part in the task's round for a while; another device may have its place."""
+        """Sit out the task's round for a while; another device may take its place."""
         self._round = (task.run, task.round, reason, now_s + RETRY_FAILED_S)
 
     def unfit(self, task: RoundTask | None, now_s: float) -> Unfit | None:
-        """Return why the device declines the task; None where it does not."""
+        """Return why the device declines the task; None if it does not."""
         if task is None:
-            # A broker that lost its state says nothing about what the device can do.
+            # No task may just mean that the broker lost its state, so keep what was declined.
             return None
         if self._run is not None and self._run[0] != task.run:
             self._run = None

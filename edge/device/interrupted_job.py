@@ -1,7 +1,7 @@
 """A local job that was cut short: the state after its last finished epoch, on disk.
 
-Training depends only on the task, the data and the state before an epoch, so a resumed job ends, bit for bit, in the
-update of an undisturbed one.
+Training depends only on the task, the data and the state before an epoch, so a resumed job produces the same update,
+bit for bit, as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is, and what that has cost."""
+    """How far a job has come, and its cost so far."""
 
     key: str
     """The task's; see edge/device/outbox.py."""
@@ -36,18 +36,18 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnfinishedJob:
-    """At most one job in one file, which is whole or absent."""
+    """At most one job, in a file that is either complete or absent."""
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._path = path
         self._shapes = shapes
 
     def save(self, progress: JobProgress, state: State) -> None:
-        """Replace the kept state with the one after this epoch; it is on disk when this returns."""
+        """Replace the saved state with the one after this epoch; it is on disk when this returns."""
         write_atomically(self._path, pack_tensors(state, note=msgspec.json.encode(progress)))
 
     def load(self, key: str) -> tuple[JobProgress, State] | None:
-        """Return the job of this task if it was cut short after an epoch; None for another task's."""
+        """Return this task's job if it finished at least one epoch; None if there is none, or it is another task's."""
         try:
             opened = open_tensors(self._path.read_bytes())
             progress = msgspec.json.decode(opened.note, type=JobProgress)

@@ -1,4 +1,4 @@
-"""Trains one local job, from its beginning or from the last epoch that an earlier process finished."""
+"""Trains one local job, from the start or from the last epoch that an earlier process finished."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class JobTraining:
-    """Trains jobs and keeps the state after each epoch, if there is a path for it."""
+    """Trains jobs and, given a path, saves the state after each epoch."""
 
     def __init__(self, courier: Courier, job_path: Path | None) -> None:
         self._courier = courier
@@ -51,7 +51,7 @@ class JobTraining:
             before_step=step_rule(manifest.method, session, manifest.prunable, job),
             smallest_plane=min((norm.plane for norm in manifest.batch_norms), default=None),
         )
-        # auto-beta derives its exponents from the round's model; a session that loads another would derive others.
+        # auto-beta derives its exponents from the round's model; loading a half-trained state would change them.
         if self._job_path is None or manifest.method.reparametrisation == "auto-beta":
             return run()
         unfinished = UnfinishedJob(self._job_path, manifest.shapes)
@@ -78,7 +78,7 @@ class JobTraining:
         return run(done=done, on_epoch=keep)
 
     def forget(self) -> None:
-        """Remove the kept state, once the update is in the outbox."""
+        """Remove the saved state; call it once the update is in the outbox."""
         if self._job_path is not None:
             self._job_path.unlink(missing_ok=True)
 

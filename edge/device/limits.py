@@ -1,7 +1,7 @@
-"""When a device had better not train: too hot, too little battery, memory or disk, on a network that costs money.
+"""When a device should not train: too hot, low on battery, memory or disk, or on a network that costs money.
 
-`read_vitals` looks, `breach` decides; between them nothing is hidden, so every rule is tested without a sensor. What a
-board cannot tell (no thermometer, no battery) limits nothing.
+`read_vitals` reads the sensors and `breach` decides, so tests cover every rule without a sensor. A value that a board
+does not have (no thermometer, no battery) imposes no limit.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Limits", "Vitals", "breach", "read_vitals"]
 log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
-"""How often a device looks; in between the last answer holds."""
+"""How often a device reads its vitals; in between, the last result stands."""
 COOL_DOWN_C = 5.0
-"""How far a hot device must cool below its limit before it goes on, lest it switch with every step."""
+"""How far below its limit a hot device must cool before it continues; keeps it from toggling at every step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vitals:
-    """How a device is; None where it cannot tell."""
+    """A device's current condition; None for what it cannot measure."""
 
     temperature_c: float | None = None
     battery_percent: float | None = None
@@ -39,7 +39,7 @@ class Vitals:
 
 
 def breach(vitals: Vitals, config: LimitsConfig, *, was_hot: bool = False) -> str | None:
-    """The first limit that is broken, as half a sentence with value and bound; None where the device may train."""
+    """The first limit broken, as a phrase with value and bound; None if the device may train."""
     hottest = config.max_temperature_c - (COOL_DOWN_C if was_hot else 0.0)
     if vitals.temperature_c is not None and vitals.temperature_c > hottest:
         return f"temperature is {vitals.temperature_c:.1f} C, allowed are {hottest:g} C"
@@ -60,7 +60,7 @@ def breach(vitals: Vitals, config: LimitsConfig, *, was_hot: bool = False) -> st
 
 
 class Limits:
-    """A device's own limits, looked at every few seconds at most."""
+    """A device's own limits, checked at most every few seconds."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Limits:
         self._breach: str | None = None
 
     def breach(self) -> str | None:
-        """Why this device must not train now; None where it may."""
+        """Why this device must not train now; None if it may."""
         now_s = self._clock()
         if self._checked_s is None or now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
@@ -86,7 +86,7 @@ class Limits:
 
 
 def read_vitals(work_dir: Path, *, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> Vitals:
-    """How this device is now; a phone is asked through Termux:API, everything else through the kernel's files."""
+    """Read this device's condition: a phone's battery and Wi-Fi through Termux:API, the rest from kernel files."""
     phone = find_command("termux-battery-status")
     percent, on_charger, battery_c = _phone_battery(phone) if phone else (*_battery(root), None)
     temperatures = [one for one in (_hottest_zone(root), battery_c) if one is not None]
@@ -104,14 +104,14 @@ def _hottest_zone(root: Path) -> float | None:
     celsius = []
     for zone in (root / "class" / "thermal").glob("thermal_zone*"):
         number = _number(zone / "temp")
-        # Zones that are switched off answer with nonsense such as -274000.
+        # Disabled zones return nonsense such as -274000.
         if number is not None and -40_000 < number < 200_000:
             celsius.append(number / 1000)
     return max(celsius, default=None)
 
 
 def _battery(root: Path) -> tuple[float | None, bool | None]:
-    """Percent of the emptiest battery, and whether something feeds the device; None, None without a battery."""
+    """Charge of the emptiest battery in percent, and whether a charger is connected; None, None without a battery."""
     percents, on_charger = [], False
     for supply in sorted((root / "class" / "power_supply").glob("*")):
         kind = _text(supply / "type")

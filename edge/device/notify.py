@@ -1,4 +1,4 @@
-"""Tells systemd that the device is up and alive: the few lines of sd_notify that are needed, and nothing elsewhere."""
+"""Tells systemd that the device is up and alive: a minimal sd_notify that does nothing without systemd."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Supervisor:
 
     @property
     def is_there(self) -> bool:
-        """Whether a service manager listens, which would start this process again if it ended."""
+        """Whether a service manager is listening; it would restart this process if it ended."""
         return bool(self._address)
 
     def ready(self) -> None:
-        """The device is up: it has joined its fleet, or waits to be let in."""
+        """Report that the device is up: it has joined its fleet, or is waiting to be admitted."""
         self._send("READY=1")
 
     def alive(self) -> None:
-        """The device's own thread is at work; call it often, it speaks seldom."""
+        """Report that the device's main thread is alive; call it often, it sends only when due."""
         if self._every_s and self._clock() - self._said_s >= self._every_s:
             self._said_s = self._clock()
             self._send("WATCHDOG=1")
 
     def status(self, sentence: str) -> None:
-        """One line for `systemctl status`."""
+        """Set the line that `systemctl status` shows."""
         self._send(f"STATUS={sentence}")
 
     def _send(self, message: str) -> None:

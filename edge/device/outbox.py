@@ -1,11 +1,11 @@
-"""The update that a device has made and may still have to deliver; it outlives the process that made it.
+"""The device's finished update, kept on disk until delivered; it outlives the process that made it.
 
-Training is a function of the task and the data, so an update on disk that carries the key of a task is the answer to
-that task, whenever it is asked: after a crash, after a broker's restart, after a coordinator forgot it.
+Training is a function of the task and the data, so an update with the task's key answers that task at any time: after a
+crash, after a broker restart, after the coordinator forgot it.
 
-A lossy update leaves a residual for the next one (edge/wire/error_feedback.py). One file has the update, the residual
-that went into it and the one that it left, and is replaced as a whole: a crash finds the state before or after the
-update. The first residual is spent, and the second one counts, only once the update is known to be accepted.
+A lossy update leaves a residual for the next one (edge/wire/error_feedback.py). One file holds the update, the residual
+that went into it and the one it left. We replace the file as a whole, so a crash leaves the state before or after the
+update, never a mix. Only once the update is known to be accepted does the second residual replace the first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class _Residual(msgspec.Struct, frozen=True):
-    """What the update of a round left over, packed; it means something within its run and with its weights only."""
+    """What a round's update left over, packed; valid only within its run and for its weights."""
 
     run: str
     manifest: str
@@ -40,7 +40,7 @@ class _Residual(msgspec.Struct, frozen=True):
     content: bytes
 
     def fits(self, task: RoundTask) -> bool:
-        """Whether it may go into an update for the task: a run that starts over has nothing left over."""
+        """Whether it may go into an update for the task; a run that starts over has no residual."""
         return (self.run, self.manifest) == (task.run, task.manifest.sha256) and self.round < task.round
 
 
@@ -48,22 +48,22 @@ class _Content(msgspec.Struct, frozen=True):
     """What the file holds."""
 
     pending: Pending | None
-    """None after a refusal: only the residual that went into the update is still worth keeping."""
+    """None after a refusal: then only the residual that went into the update is worth keeping."""
     frame: bytes
     before: _Residual | None
-    """What went into the update."""
+    """The residual that went into the update."""
     after: _Residual | None
-    """What it left."""
+    """The residual that the update left."""
 
 
-# Made once, before there are threads: see edge/protocol/messages.py.
+# Created once, before any thread starts: see edge/protocol/messages.py.
 _CONTENT_DECODER: msgspec.msgpack.Decoder[_Content] = msgspec.msgpack.Decoder(_Content)
 
 
 def task_key(task: RoundTask, data: str) -> str:
-    """Names all that a device's update depends on, the digest of its `data` included.
+    """Hash everything that a device's update depends on, including the digest of its `data`.
 
-    Deadline and cohort may change without making another update.
+    Deadline and cohort are left out: they may change without changing the update.
     """
     facts = (
         task.run,
@@ -82,7 +82,7 @@ def task_key(task: RoundTask, data: str) -> str:
 
 
 class Outbox:
-    """At most one update, under a folder that it makes when it first writes."""
+    """At most one update, in a folder created on the first write."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "update.outbox"
@@ -91,7 +91,7 @@ class Outbox:
         self.pending = content.pending if content else None
 
     def put(self, pending: Pending, frame: bytes, *, task: RoundTask, residual: bytes = b"") -> None:
-        """Keep an update, and the residual that it left, in place of those before; returns when they are on disk."""
+        """Store an update and the residual it left, replacing the previous ones; both are on disk when this returns."""
         after = _Residual(task.run, task.manifest.sha256, task.round, residual) if residual else None
         self._write(_Content(pending, frame, self._residual(task), after))
 
@@ -102,25 +102,25 @@ class Outbox:
         return content.frame
 
     def residual(self, task: RoundTask) -> bytes:
-        """What goes into the update for this task, packed; empty where there is nothing."""
+        """The packed residual for this task's update; empty if there is none."""
         residual = self._residual(task)
         return residual.content if residual else b""
 
     def is_in_doubt(self, task: RoundTask) -> bool:
-        """Whether the next residual depends on what became of an update of an earlier round, which is not known."""
+        """Whether the next residual depends on an update from an earlier round whose verdict is unknown."""
         content = self._load()
         after = content.after if content else None
         return self.pending is not None and after is not None and after.fits(task) and not self._is_accepted()
 
     def accept(self) -> None:
-        """Note that the pending update was accepted; it stays, to be offered again to whoever asks again."""
+        """Record that the pending update was accepted; it stays on disk in case the coordinator asks again."""
         assert self.pending is not None
         content = self._load()
         if content is not None and content.after is not None:
             write_atomically(self._accepted_path, self.pending.offer.update.sha256.encode())
 
     def refuse(self) -> None:
-        """Drop the pending update, which will never be averaged: what went into it is still to be said."""
+        """Drop the pending update but keep the residual that went into it: it has not been averaged yet."""
         content = self._load()
         if content is None or content.before is None:
             self.clear()
@@ -128,7 +128,7 @@ class Outbox:
             self._write(_Content(None, b"", None, content.before))
 
     def clear(self) -> None:
-        """Forget the update and all that is left over."""
+        """Delete the update and its residuals."""
         self.pending = None
         self._path.unlink(missing_ok=True)
         self._accepted_path.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ class Outbox:
         return counts if counts is not None and counts.fits(task) else None
 
     def _is_accepted(self) -> bool:
-        """Whether the note about an accepted update is there and about the one that is."""
+        """Whether there is an acceptance note, and it is for the pending update."""
         assert self.pending is not None
         try:
             return self._accepted_path.read_text() == self.pending.offer.update.sha256
@@ -153,7 +153,7 @@ class Outbox:
         self.pending = content.pending
 
     def _load(self) -> _Content | None:
-        """What is on disk, perhaps from an earlier process, if it is whole."""
+        """The content on disk, perhaps from an earlier process; removes a damaged file."""
         try:
             content = _CONTENT_DECODER.decode(self._path.read_bytes())
             pending = content.pending

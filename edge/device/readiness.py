@@ -13,7 +13,7 @@ __all__ = ["Readiness"]
 
 
 class Readiness:
-    """Puts together what speaks against training: failures, an unreadable task, the device's limits."""
+    """Combines the reasons not to train: failures, an unreadable task, the device's limits."""
 
     def __init__(self, courier: Courier, limits: Limits | None) -> None:
         self._courier = courier
@@ -25,7 +25,7 @@ class Readiness:
         return self._fitness.unfit(task, time.monotonic()) is not None
 
     def check(self) -> bool:
-        """Tell whether the device can train now; the coordinator learns when that changes, and why."""
+        """Tell whether the device can train now; reports changes to the coordinator, with the reason."""
         unfit = self._fitness.unfit(self._courier.task, time.monotonic())
         if unfit is None and (reason := self._courier.unreadable or (self._limits and self._limits.breach())):
             unfit = Unfit(reason)
@@ -33,11 +33,11 @@ class Readiness:
         return unfit is None
 
     def decline_run(self, task: RoundTask, error: Exception) -> None:
-        """Take no part in the task's run."""
+        """Sit out the task's run."""
         self._fitness.decline_run(task, str(error))
         self.check()
 
     def decline_round(self, task: RoundTask, error: Exception) -> None:
-        """Take no part in the task's round for a while."""
+        """Sit out the task's round for a while."""
         self._fitness.decline_round(task, str(error), time.monotonic())
         self.check()

@@ -1,4 +1,4 @@
-"""The line that a device logs at the end of a round: what the round cost."""
+"""The log line with the cost of a round, written at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["describe"]
 
 
 def describe(report: Report) -> str:
-    """Put a report into one line."""
+    """Format a report as one line."""
     phases = ", ".join(f"{name} {_cost(cost, report.energy_kind)}" for name, cost in report.phases.items())
     energy = meter_text(report.energy_source, report.energy_kind, hz=report.energy_hz, idle_w=report.idle_w)
     return (

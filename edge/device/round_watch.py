@@ -1,4 +1,4 @@
-"""Whether the round that a device works on is still open, and still wants this device."""
+"""Checks whether a device's round is still open and still includes the device."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class RoundWatch:
         return task_key(task, self._data)
 
     def is_open(self, task: RoundTask) -> bool:
-        """Tell whether the fleet still works on this task, and this device with it."""
-        # A device asks this throughout a round, so the service manager hears of it here.
+        """Tell whether this task is still open and this device is still in its cohort."""
+        # A device calls this throughout a round, so this is a good place to feed the watchdog.
         self._supervisor.alive()
         now = self._courier.task
         if self._stopped.is_set() or now is None or now.state != "open":

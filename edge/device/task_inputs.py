@@ -1,4 +1,4 @@
-"""Fetches what a task needs and the disk lacks: artifacts and models."""
+"""Fetches the artifacts and models that a task needs and the disk lacks."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from sparsyedge.edge.wire.frame import decode_frame, frame_of
 __all__ = ["TaskInputs"]
 
 MAX_MANIFEST_BYTES = 16 << 20
-"""The device knows nothing about the artifacts before it has the manifest; this is a hundred times a usual one."""
+"""A fixed limit, since only the manifest itself says how large things are; a hundred times the usual size."""
 
 Wanted = Callable[[], bool]
-"""Asked again and again during a fetch; once it says no, Abandoned is raised."""
+"""Polled during a fetch; once it returns False, the fetch raises Abandoned."""
 
 
 class TaskInputs:
-    """Fetches what the cache lacks and keeps it there; uses nothing whose hash differs from the announced one."""
+    """Fetches what the cache lacks and stores it there; rejects anything whose hash differs from the announced one."""
 
     def __init__(self, courier: Courier, cache: Cache, *, signing_key: str | None) -> None:
-        """With a signing key, artifacts that its owner has not signed are refused."""
+        """With a signing key, refuses artifacts not signed with it."""
         self._courier = courier
         self._cache = cache
         self._signing_key = signing_key
 
     def artifacts(self, task: RoundTask, *, roles: Collection[str], wanted: Wanted) -> Artifacts:
-        """The task's artifacts, with the files of these roles."""
+        """The task's artifacts, including the files for these roles."""
         sha256 = task.manifest.sha256
         folder = self._cache.folder(sha256)
         if self._cache.has_file(sha256, MANIFEST_NAME, sha256=sha256):
@@ -56,14 +56,14 @@ class TaskInputs:
         ]
         _require_room(folder, sum(file.bytes for file in missing))
         for file in missing:
-            # Files are cut into chunks as the manifest itself is.
+            # Files use the same chunk size as the manifest.
             blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
             self._cache.keep_file(sha256, file.name, self._courier.fetch(blob, wanted=wanted))
         self._cache.keep_file(sha256, MANIFEST_NAME, content)
         return Artifacts(folder, manifest)
 
     def check_bounds(self, task: RoundTask, manifest: Manifest) -> None:
-        """Raise SecurityError where a task asks for more than the signed manifest allows, whoever has the run's key."""
+        """Raise SecurityError if the task exceeds the signed manifest's limits; holds even if the run's key leaks."""
         if self._signing_key is None:
             return
         if task.epochs > manifest.max_epochs:
@@ -77,7 +77,7 @@ class TaskInputs:
             )
 
     def model(self, task: RoundTask, manifest: Manifest, *, wanted: Wanted) -> State:
-        """The task's model, which must be the one that the task names; raises FrameError where it is not."""
+        """The task's model; raises FrameError if its id is not the one the task names."""
         frame = self._cache.model(task.model_id)
         delta, base = self._nearest(task) or (None, b"")
         try:
@@ -94,7 +94,7 @@ class TaskInputs:
             if found != task.model_id:
                 raise FrameError(f"the frame announced as model {task.model_id[:12]} holds model {found[:12]}")
         except FrameError:
-            # The next attempt fetches the model whole.
+            # Then the next attempt fetches the whole model.
             for model in (task.model_id, *([delta.base] if delta else [])):
                 self._cache.drop_model(model)
             raise
@@ -102,9 +102,9 @@ class TaskInputs:
         return state
 
     def held_model(self, task: RoundTask, manifest: Manifest) -> State | None:
-        """The task's model once more, from disk: what both sides hold need not travel. None for that of the checkpoint.
+        """Read the task's model from disk again, as the base that both sides hold; None for the checkpoint's model.
 
-        It is read again rather than kept, since memory is what training is short of.
+        Not kept in memory, because training needs the memory.
         """
         frame = self._cache.model(task.model_id)
         return None if frame is None else decode_frame(frame, manifest.shapes).state
@@ -115,7 +115,7 @@ class TaskInputs:
         return self._courier.fetch(blob, wanted=wanted)
 
     def _nearest(self, task: RoundTask) -> tuple[Delta, bytes] | None:
-        """The latest difference to a model that this device holds, and that model's frame."""
+        """The first delta whose base this device holds, and the base's frame."""
         for delta in task.deltas:
             base = self._cache.model(delta.base)
             if base is not None:
@@ -124,7 +124,7 @@ class TaskInputs:
 
 
 def _require_room(folder: Path, needed: int) -> None:
-    """Raise OSError where the disk has no room for so many bytes, before any of them is fetched."""
+    """Raise OSError if the disk lacks room for this many bytes; called before the download starts."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     disk = os.statvfs(place)
     free = disk.f_bavail * disk.f_frsize
@@ -133,5 +133,5 @@ def _require_room(folder: Path, needed: int) -> None:
 
 
 def _whole_frame(state: State, task: RoundTask, manifest: Manifest) -> bytes:
-    """A model that came as a difference, as a frame that stands alone."""
+    """A self-contained frame for a model that arrived as a difference."""
     return frame_of(state, run=task.run, round_number=task.round, base_id=task.model_id, prunable=manifest.prunable)

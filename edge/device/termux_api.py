@@ -1,4 +1,4 @@
-"""What an Android phone says about itself through Termux:API, for programs in Termux or in a Debian inside it."""
+"""Asks an Android phone about its battery and Wi-Fi through Termux:API, from Termux or a Debian inside it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 __all__ = ["BatteryStatus", "battery_status", "find_command", "on_wifi"]
 
-# Inside proot-distro this folder is bound at its own place, but is not always on the PATH.
+# proot-distro binds this folder at the same path, but it is not always on the PATH.
 TERMUX_BIN = Path("/data/data/com.termux/files/usr/bin")
 ANSWER_LIMIT_S = 10.0
-"""Termux:API answers through an Android service; without the app it never does."""
+"""Termux:API answers through an Android service; without the app, no answer ever comes."""
 
 
 class BatteryStatus(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class BatteryStatus(msgspec.Struct, frozen=True):
 
     @property
     def on_charger(self) -> bool:
-        """Whether a charger is connected, whatever the battery does with it."""
+        """Whether a charger is connected, even if the battery is not charging."""
         return self.plugged not in ("UNPLUGGED", "UNKNOWN") or self.status == "CHARGING"
 
 
@@ -44,17 +44,17 @@ Answer = TypeVar("Answer", BatteryStatus, _WifiInfo)
 
 
 def find_command(name: str) -> str | None:
-    """Where a Termux:API command is, or None on anything but a phone with Termux."""
+    """The path of a Termux:API command; None except on a phone with Termux."""
     return shutil.which(name) or shutil.which(name, path=str(TERMUX_BIN))
 
 
 def battery_status(command: str) -> BatteryStatus:
-    """What the phone's gauge says now; raises OSError where it does not answer, ValueError where it makes no sense."""
+    """Read the phone's battery gauge; raises OSError if it does not answer, ValueError if the answer makes no sense."""
     return _decode(_run(command), BatteryStatus)
 
 
 def on_wifi(command: str) -> bool:
-    """Whether `termux-wifi-connectioninfo` sees a connection; Android lets no script ask whether it is metered."""
+    """Whether `termux-wifi-connectioninfo` sees a connection; scripts on Android cannot tell whether it is metered."""
     return _decode(_run(command), _WifiInfo).supplicant_state == "COMPLETED"
 
 

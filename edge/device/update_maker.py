@@ -1,4 +1,4 @@
-"""Makes a device's update for one task: download, train, prune and encode. The update ends up in the outbox."""
+"""Makes a device's update for one task: downloads, trains, prunes, encodes, and puts the update in the outbox."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ log = logging.getLogger(__name__)
 
 
 class UpdateMaker:
-    """Goes through the first four phases of a round and puts their costs on record."""
+    """Runs the first four phases of a round and records their costs."""
 
     def __init__(
         self, courier: Courier, equipment: Equipment, watch: RoundWatch, *, keep_going: Callable[[RoundTask], bool]
     ) -> None:
-        """`keep_going` is asked between training steps, and may hold training up."""
+        """Calls `keep_going` between training steps; it may block to pause training."""
         self._courier = courier
         self._data = equipment.data
         self._holder = equipment.holder
@@ -51,7 +51,7 @@ class UpdateMaker:
         self._keep_going = keep_going
 
     def make(self, task: RoundTask) -> None:
-        """Make the update and leave it in the outbox, with an offer that announces it."""
+        """Make the update and put it in the outbox, with the offer that announces it."""
         self._courier.bytes_down = self._courier.bytes_up = 0
         recorder = PhaseRecorder(self._power.meter)
         with recorder.phase("download"):
@@ -104,16 +104,16 @@ class UpdateMaker:
     def _prune(
         self, task: RoundTask, session: Session, manifest: Manifest, start: State | None, recorder: PhaseRecorder
     ) -> tuple[State, int | None]:
-        """Return the pruned state, and how many pruned weights training had brought back.
+        """Return the pruned state, and how many previously pruned weights training brought back.
 
-        Raises TrainingError where the state is not finite.
+        Raises TrainingError if the state is not finite.
         """
         method = manifest.method
         with recorder.phase("prune"):
             sparsity = method.sparsity_of(self._courier.device, task.round) if method.sparsities else task.sparsity
             full = session.state()
             state = finish_update(method, full, prunable=manifest.prunable, sparsity=sparsity, start=start)
-        # Where zeros stay zero, none comes back, and the model need not be read again.
+        # If zeros stay zero, none comes back, and we need not read the model again.
         regrown = 0 if session.kind == "sparse" and method.keeps_zeros else self._count_regrown(full, task, manifest)
         del full
         bad = first_nonfinite(state)
@@ -134,13 +134,13 @@ class UpdateMaker:
             round_number=task.round,
             base_id=task.model_id,
             base=self._inputs.held_model(task, manifest),
-            # Where changes are pruned, most entries equal the base; rounding would change them.
+            # If the method prunes changes, most entries equal the base; rounding would change them.
             codec=LOSSLESS if manifest.method.uplink == "delta" else task.codec,
             prunable=manifest.prunable,
         )
 
     def _residual(self, task: RoundTask, manifest: Manifest) -> Tensors:
-        """Return what this device's earlier updates rounded away."""
+        """Return the rounding error left over from this device's earlier updates."""
         shapes = {name: manifest.shapes[name] for name in manifest.prunable}
         try:
             return unpack_residual(self._outbox.residual(task), shapes)

@@ -1,4 +1,4 @@
-"""Shared by this folder's build commands: they print errors as sentences, and the time they took."""
+"""Shared by this folder's build commands: prints errors in plain words, and how long the build took."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["run_build"]
 
 
 def run_build(build: Callable[[], str]) -> int:
-    """Run it, print the sentence that it returns and how long it took; returns the exit code."""
+    """Run the build, print the sentence it returns and the time it took; returns the exit code."""
     start_s = time.monotonic()
     try:
         sentence = build()

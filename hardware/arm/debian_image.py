@@ -31,7 +31,7 @@ PACKAGES = (
 IMAGE_NAME, KERNEL_NAME, INITRAMFS_NAME = "stock.img", "vmlinuz", "initramfs.gz"
 MEGABYTE = 1 << 20
 BOOT_MB, ROOT_MB = 256, 900
-# Services of a general Debian that take minutes on an emulated processor.
+# Debian services that take minutes on an emulated processor.
 MASKED = (
     "systemd-hwdb-update.service", "systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "getty@.service",
     "systemd-networkd-wait-online.service", "e2scrub_reap.service", "e2scrub_all.timer", "apt-daily.timer",
@@ -44,7 +44,7 @@ BOOT_FILES = {
     "meta-data": "instance-id: stock-image\n",
     "network-config": "version: 2\n",
 }
-# As on Raspberry Pi OS: cloud-init reads the boot partition, and asks nobody else.
+# As on Raspberry Pi OS: cloud-init reads only the boot partition.
 CLOUD_CONFIG = """\
 datasource_list: [NoCloud, None]
 datasource:
@@ -54,7 +54,7 @@ datasource:
 
 
 def build_image(out: Path) -> None:
-    """Make the folder `out` with the image, and the kernel and its first file system, which qemu loads itself."""
+    """Make the folder `out` with the image, plus the kernel and initramfs, which qemu loads directly."""
     if out.exists():
         raise ConfigError(f"{out} exists; remove it, or name another folder")
     for program, package in (("mke2fs", "e2fsprogs"), ("mkfs.vfat", "dosfstools"), ("sfdisk", "fdisk")):
@@ -93,7 +93,7 @@ def complete(root: Path) -> None:
     (etc / "ssl/certs/ca-certificates.crt").write_bytes(b"".join(path.read_bytes() for path in certificates))
     for name in ("resolv.conf", "hostname"):
         (etc / name).unlink(missing_ok=True)
-    # systemd takes this word for a first boot and enables every service that came with the packages.
+    # This value makes systemd treat the boot as the first one and enable every service from the packages.
     (etc / "machine-id").write_text("uninitialized\n")
     (root / "boot/firmware").mkdir()
     (etc / "fstab").write_text("/dev/vda1 /boot/firmware vfat defaults 0 2\n/dev/vda2 / ext4 defaults,noatime 0 1\n")
@@ -108,7 +108,7 @@ def _assemble(root: Path, kernel: bytes, image: Path, work: Path) -> None:
     _run("mke2fs", "-q", "-t", "ext4", "-d", str(root), "-L", "rootfs", str(system), f"{ROOT_MB}M")
     with boot.open("wb") as file:
         file.truncate(BOOT_MB * MEGABYTE)
-    # 1 KB clusters: FAT32 must have 65 525 of them.
+    # 1 KB clusters, because FAT32 needs at least 65 525 of them.
     _run("mkfs.vfat", "-F", "32", "-s", "2", "-n", "BOOTFS", str(boot))
     with image.open("wb") as file:
         for start_mb, part in ((1, boot), (1 + BOOT_MB, system)):
@@ -126,7 +126,7 @@ def _assemble(root: Path, kernel: bytes, image: Path, work: Path) -> None:
 
 
 def _copy_sparse(source: int, target: int, offset: int, size: int) -> None:
-    """Copy only the blocks with data: most of a new file system is a hole."""
+    """Copy only blocks that hold data: most of a new file system is empty."""
     empty = bytes(MEGABYTE)
     for place in range(0, size, MEGABYTE):
         piece = os.pread(source, MEGABYTE, place)
@@ -135,7 +135,7 @@ def _copy_sparse(source: int, target: int, offset: int, size: int) -> None:
 
 
 def _program(name: str) -> str | None:
-    # Debian keeps these from ordinary users' PATH, though anybody may run them on files.
+    # Debian leaves these off ordinary users' PATH, although anyone may run them on files.
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 

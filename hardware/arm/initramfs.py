@@ -1,4 +1,4 @@
-"""The smallest first file system that finds the disk of an emulated board: busybox, some kernel modules, one script."""
+"""A minimal initramfs that finds the disk of an emulated board: busybox, some kernel modules, one script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsyedge.edge.errors import ConfigError
 
 __all__ = ["make_initramfs"]
 
-# What a Debian kernel does not have built in: the disk, its file systems, the network, a source of random numbers.
+# Not built into a Debian kernel: drivers for the disk, its file systems, the network and random numbers.
 MODULES = ("virtio_mmio", "virtio_blk", "ext4", "crc32c_generic", "vfat", "nls_ascii", "nls_cp437")
 MORE_MODULES = ("virtio_net", "virtio_rng", "autofs4")
 FILE, FOLDER, DEVICE = 0o100000, 0o040000, 0o020000
@@ -27,7 +27,7 @@ exec $b switch_root /root /sbin/init
 
 
 def make_initramfs(tree: Path) -> bytes:
-    """A gzipped cpio archive from an unpacked Debian with linux-image-arm64 and busybox-static."""
+    """Build a gzipped cpio archive from an unpacked Debian with linux-image-arm64 and busybox-static."""
     modules = _with_dependencies(tree)
     archive = io.BytesIO()
     files: list[tuple[str, int, bytes]] = [
@@ -44,7 +44,7 @@ def make_initramfs(tree: Path) -> bytes:
 
 
 def _with_dependencies(tree: Path) -> dict[str, bytes]:
-    """The modules in an order in which they can be loaded; what the kernel has built in is left out."""
+    """The modules in load order, without those built into the kernel."""
     found = {path.name.split(".ko")[0].replace("-", "_"): path for path in (tree / "usr/lib/modules").rglob("*.ko*")}
     if not found:
         raise ConfigError(f"{tree} has no kernel modules; build it with linux-image-arm64")
@@ -71,7 +71,7 @@ def _depends(module: bytes) -> list[str]:
 
 
 def _add(archive: io.BytesIO, number: int, name: str, mode: int, content: bytes) -> None:
-    """One entry in the format that kernels read ("newc"); /dev/console is device 5,1."""
+    """Add one entry in the kernel's format ("newc"); /dev/console is device 5,1."""
     encoded = name.encode() + b"\0"
     device = (5, 1) if mode & DEVICE and not mode & FOLDER else (0, 0)
     fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(encoded), 0)

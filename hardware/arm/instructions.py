@@ -22,14 +22,14 @@ __all__ = ["SETS", "InstructionSet", "Loop", "innermost_loops", "measure"]
 KERNELS = Path("edge/native/kernels")
 FLAGS = ("-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 LEAST_FUSED = 8
-"""Loops with fewer fused instructions are not the convolution's."""
+"""A loop with fewer fused instructions is not part of the convolution."""
 TILE_FLOATS = 64
-"""A whole tile of both sets: 4 positions of 16 lanes."""
+"""Floats in a full tile, the same for both sets: 4 positions of 16 lanes."""
 
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """How a file of kernels is compiled and read."""
+    """How to compile a kernel file and read its disassembly."""
 
     name: str
     compiler: str
@@ -75,7 +75,7 @@ class Loop:
 
 
 def measure(which: InstructionSet) -> list[Loop]:
-    """The loops of the convolution in this set's kernels, the largest first."""
+    """The convolution's loops in this set's kernels, largest first."""
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "kernels.o"
         source = KERNELS / f"{which.name}.cc"
@@ -86,7 +86,7 @@ def measure(which: InstructionSet) -> list[Loop]:
 
 
 def innermost_loops(disassembly: str, which: InstructionSet) -> list[Loop]:
-    """Every stretch from a target back to the branch that leads there, without another such stretch inside."""
+    """Every span from a backward branch's target to the branch itself that contains no other such span."""
     found: list[Loop] = []
     for function in re.split(r"\n\n", disassembly):
         lines = re.findall(r"^\s*([0-9a-f]+):\s+(.*)$", function, re.MULTILINE)
@@ -128,7 +128,7 @@ def _run(command: list[str]) -> str:
 
 
 def _row(taps: int, name: str, loops: list[Loop]) -> str:
-    """Means over the loops of one size: forward, gradients, strides and shapes of tile."""
+    """Averages over all loops of one size: forward, gradients, strides and tile shapes."""
     count = max(len(loops), 1)
     instructions, fused, stack = (
         sum(getattr(loop, key) for loop in loops) for key in ("instructions", "fused", "stack")
@@ -142,7 +142,7 @@ def _row(taps: int, name: str, loops: list[Loop]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Print a table of both sets."""
+    """Print a table that compares both sets."""
     argparse.ArgumentParser(prog="python -m sparsyedge.hardware.arm.instructions", description=__doc__).parse_args(argv)
     print(
         "| an iteration computes | kernels | loops | instructions | per fused one | per multiply-add | on the stack |"

@@ -16,7 +16,7 @@ __all__ = ["requirements"]
 
 
 def requirements(pyproject: Path, *, python: str, extra: str | None = None) -> list[str]:
-    """The device's dependencies, and an extra's, whose markers hold on 64-bit ARM Linux."""
+    """The dependencies of the device, and of an extra, whose markers hold on 64-bit ARM Linux."""
     environment = {
         "sys_platform": "linux",
         "platform_machine": "aarch64",
@@ -31,7 +31,7 @@ def requirements(pyproject: Path, *, python: str, extra: str | None = None) -> l
 
 
 def main(argv: list[str]) -> int:
-    """Print them, as `pip install -r` reads them."""
+    """Print the requirements in the format of `pip install -r`."""
     parser = argparse.ArgumentParser(prog="python -m sparsyedge.hardware.arm.requirements", description=__doc__)
     parser.add_argument("--python", default="3.11", metavar="X.Y", help="the Python of the device")
     parser.add_argument("--extra", help="an extra of the package, such as coordinator")

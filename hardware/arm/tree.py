@@ -22,14 +22,14 @@ from sparsyedge.hardware.arm.wheel import PLATFORM
 __all__ = ["PYTHON_OF_SUITE", "SITE", "build", "emulated"]
 
 PYTHON_OF_SUITE = {"bookworm": "3.11", "trixie": "3.13"}
-"""Debian 12 and 13, and with them Raspberry Pi OS of the same name."""
+"""Debian 12 and 13, and the Raspberry Pi OS releases of the same name."""
 PACKAGES = ("python3", "libstdc++6", "ca-certificates", "dash", "coreutils")
 SITE = "/opt/sparsyedge"
 """Where the Python packages are, inside the tree."""
 QEMU = "qemu-aarch64-static"
-# What wheels for a glibc at most as new as ours may be tagged with; newest first, as pip prefers them.
+# Tags of wheels for our glibc or an older one; newest first, in pip's order of preference.
 PLATFORMS = (PLATFORM, *(f"manylinux_2_{minor}_aarch64" for minor in range(33, 16, -1)), "manylinux2014_aarch64")
-# onnxruntime 1.31 dies at import where it sees an x86 /proc/cpuinfo and a real /sys at once; a Pi 4's is given to it.
+# onnxruntime 1.31 crashes on import if it sees an x86 /proc/cpuinfo along with a real /sys, so we show it a Pi 4's.
 CPUINFO = "".join(
     f"processor\t: {core}\nFeatures\t: fp asimd evtstrm crc32 cpuid\nCPU implementer\t: 0x41\n"
     f"CPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: 0xd08\nCPU revision\t: 3\n\n"
@@ -38,7 +38,7 @@ CPUINFO = "".join(
 
 
 def build(tree: Path, wheel: Path | None, *, suite: str = "bookworm", more: Sequence[str] = ()) -> None:
-    """Make the tree at a path that does not exist; with a wheel of ours, install it and what it depends on."""
+    """Make the tree at a new path; given our wheel, install it with its dependencies."""
     if tree.exists():
         raise ConfigError(f"{tree} exists; remove it, or name another place for the tree")
     if suite not in PYTHON_OF_SUITE:
@@ -60,7 +60,7 @@ def build(tree: Path, wheel: Path | None, *, suite: str = "bookworm", more: Sequ
 
 
 def emulated(tree: Path, *command: str) -> list[str]:
-    """The command line that runs a program of the tree; its children must be run the same way. Needs root.
+    """The command line that runs a program from the tree; run its child programs the same way. Needs root.
 
     QEMU_CPU in the environment chooses the processor: cortex-a53 is a Pi 3, cortex-a72 a Pi 4, cortex-a76 a Pi 5.
     """
@@ -78,7 +78,7 @@ def _install(tree: Path, wheel: Path, *, python: str) -> None:
 
 
 def _pose_as_pi4(tree: Path) -> None:
-    """The few files under /proc and /sys that a runtime looks at for the processor."""
+    """Write the few files under /proc and /sys that a runtime reads to identify the processor."""
     processors = tree / "sys/devices/system/cpu"
     for folder in (tree / "proc", processors):
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _run(command: list[str]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Build a tree and say how long it took."""
+    """Build a tree and print how long it took."""
     parser = argparse.ArgumentParser(prog="python -m sparsyedge.hardware.arm.tree", description=__doc__)
     parser.add_argument("tree", type=Path, help="the folder to make")
     parser.add_argument("--wheel", type=Path, help="our wheel, from `make wheel-aarch64`")

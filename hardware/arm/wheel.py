@@ -28,7 +28,7 @@ __all__ = ["PLATFORM", "PLATFORM_X86", "PROMISE", "build", "check_wheel", "versi
 PLATFORM = "manylinux_2_34_aarch64"
 PLATFORM_X86 = "manylinux_2_34_x86_64"
 PROMISE = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11, 0)}
-"""The newest symbol version of each library that a system of this platform tag has for certain."""
+"""The newest symbol version of each library that the platform tag guarantees."""
 TOOLCHAIN = Path(__file__).with_name("aarch64.cmake")
 COMPILER = "aarch64-linux-gnu-g++"
 BUILD_TOOLS = ("cmake>=3.20", "ninja>=1.11")
@@ -41,7 +41,7 @@ Version = tuple[int, ...]
 class Machine:
     """The processor of a platform: its name in an ELF header, and its largest page.
 
-    A segment that is aligned to less than a page cannot be mapped.
+    A system cannot map a segment whose alignment is smaller than a page.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Machine:
     page_bytes: int
 
 
-# 16 KiB are the pages of a Raspberry Pi 5's kernel.
+# The Raspberry Pi 5's kernel uses 16 KiB pages.
 MACHINES = {
     PLATFORM: Machine("aarch64", "AArch64", 16384),
     PLATFORM_X86: Machine("x86-64", "X86-64", 4096),
@@ -57,7 +57,7 @@ MACHINES = {
 
 
 def build(source: Path, out: Path, platform: str = PLATFORM) -> Path:
-    """Compile the wheel of the repository at `source` into `out`; the checked wheel's path is returned."""
+    """Compile the wheel of the repository at `source` into `out` and check it; returns its path."""
     if not (source / "pyproject.toml").is_file():
         raise ConfigError(f"{source} has no pyproject.toml; run this in the repository, or name it with --source")
     out = out.resolve()
@@ -69,7 +69,7 @@ def build(source: Path, out: Path, platform: str = PLATFORM) -> Path:
     options = [item for key, value in settings.items() for item in ("--config-settings", f"{key}={value}")]
     command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), *options, "."]
     with _build_tools(source) as tools:
-        # Python's own way to say which platform a cross build is for; it becomes the tag.
+        # Python's own variable for the target platform of a cross build; it becomes the wheel's tag.
         environment = {**os.environ, "PYTHONPATH": str(tools), "_PYTHON_HOST_PLATFORM": platform}
         subprocess.run(command, cwd=source, env=environment, check=True)
     wheel = max(out.glob(f"sparsyedge-*-{platform}.whl"), key=lambda path: path.stat().st_mtime_ns)
@@ -79,9 +79,9 @@ def build(source: Path, out: Path, platform: str = PLATFORM) -> Path:
 
 @contextmanager
 def _build_tools(source: Path) -> Iterator[Path]:
-    """A folder with what builds the wheel, for this machine.
+    """A folder with the build tools for this machine.
 
-    pip would fetch it by itself, but for the platform of the wheel: it then compiles CMake, which takes an hour.
+    Left to itself, pip would fetch them for the wheel's platform and compile CMake, which takes an hour.
     """
     project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="sparsyedge-build-") as folder:
@@ -91,7 +91,7 @@ def _build_tools(source: Path) -> Iterator[Path]:
 
 
 def check_wheel(wheel: Path) -> dict[str, dict[str, Version]]:
-    """What each library of the wheel needs; raises ConfigError if that exceeds the promise of the platform tag."""
+    """Symbol versions that each library in the wheel needs; raises ConfigError if they exceed the platform tag's."""
     needs: dict[str, dict[str, Version]] = {}
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
         for name in (name for name in archive.namelist() if name.endswith(".so")):
@@ -110,7 +110,7 @@ def check_wheel(wheel: Path) -> dict[str, dict[str, Version]]:
 
 
 def version_needs(library: Path) -> dict[str, Version]:
-    """The newest version of each system library's symbols that an ELF file asks for: {"GLIBC": (2, 29), ...}."""
+    """The newest symbol version that an ELF file needs from each system library: {"GLIBC": (2, 29), ...}."""
     needs: dict[str, Version] = {}
     for name, digits in re.findall(r"Name: (\w+?)_([0-9.]+)\s+Flags", _readelf("--version-info", library)):
         needs[name] = max(needs.get(name, ()), tuple(int(digit) for digit in digits.split(".")))

@@ -1,8 +1,8 @@
-"""A bundle for a phone: one shell script with everything behind its last line, for Termux. Experimental.
+"""A phone's bundle for Termux: one shell script with the payload appended after its last line. Experimental.
 
-The phone runs the same wheels as a Raspberry Pi, in a Debian that proot-distro installs: for Android itself there are
-no wheels of onnxruntime and numpy. Termux:API tells battery, charger and Wi-Fi; Termux:Boot starts the device when the
-phone has been restarted.
+The phone runs the same wheels as a Raspberry Pi, in a Debian that proot-distro installs, because onnxruntime and numpy
+have no wheels for Android itself. Termux:API reports battery, charger and Wi-Fi; Termux:Boot starts the device after
+the phone restarts.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _OFFSET_DIGITS = 16
 def make_bundle(
     out: Path | None, device: DeviceFile, *, wheelhouse: Path, sign: Signer, data: Sequence[Path] = ()
 ) -> Path:
-    """Write the bundle of one phone; readable by its owner alone, since it holds a token."""
+    """Write one phone's bundle; only its owner can read it, since it holds a token."""
     path = out or Path(f"sparsyedge-{device.device}.sh")
     if path.exists():
         raise FlashError(f"{path} exists; remove it, or choose another name with --out")
     script = (_SOURCE / "bundle.sh").read_bytes()
-    # The number has as many digits as its place holder, so that it does not move what it points at. tail counts from 1.
+    # The number is as long as its placeholder, so inserting it does not shift the payload. tail counts from 1.
     offset = f"{len(script) + 1:0{_OFFSET_DIGITS}d}".encode()
     assert len(offset) == len(_MARK)
-    # Wheels of both Pythons: which Debian the phone's proot-distro installs is decided there.
+    # Wheels for both Pythons: the phone's proot-distro decides which Debian it installs.
     payload = _payload(device, device_wheels(wheelhouse, PYTHONS, sign), data)
     write_atomically(path, script.replace(_MARK, offset) + payload, private=True)
     return path

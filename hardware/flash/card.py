@@ -1,4 +1,4 @@
-"""Cards: a stock image becomes one image per device, each with its own identity; what fails leaves nothing behind."""
+"""Turns a stock image into one card image per device, each with its own identity; a failure leaves no partial image."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPARE_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class CardPlan:
-    """What goes on every card of a series; the identity comes from `invite`."""
+    """What goes on every card of a series; `invite` supplies each identity."""
 
     image: Path
     invite: Callable[[str], DeviceFile]
@@ -40,7 +40,7 @@ class CardPlan:
 
 
 def device_names(first: str, count: int) -> list[str]:
-    """The ids of a series: pi-07, pi-08, ...; a name without a number gets one where there are several."""
+    """The ids of a series: pi-07, pi-08, ...; a name without a number gets one if there are several devices."""
     try:
         msgspec.convert(first, Identifier)
     except msgspec.ValidationError as error:
@@ -60,7 +60,7 @@ def device_names(first: str, count: int) -> list[str]:
 
 
 def card_path(out: Path, device: str, count: int) -> Path:
-    """The path of a card's image; in a series, the file name contains the device's."""
+    """The path of a card's image; in a series, the file name includes the device id."""
     return out if count == 1 else out.with_name(f"{out.stem}-{device}{out.suffix or '.img'}")
 
 
@@ -89,7 +89,7 @@ def make_cards(plan: CardPlan, devices: Sequence[str], out: Path) -> Iterator[tu
 
 @contextmanager
 def _workplace(out: Path) -> Iterator[Path]:
-    """A folder beside the result, so that the result appears by a rename; gone afterwards."""
+    """A temporary folder next to the result, so a rename can put the result in place."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
@@ -124,7 +124,7 @@ def _write_all(volume: FatVolume, files: dict[str, bytes]) -> None:
         )
     for path, content in files.items():
         volume.write(path, content)
-    # Only this notices files that share clusters, as in damaged tables.
+    # Only reading back reveals files that share clusters because of a damaged table.
     for path, content in files.items():
         if volume.read(path) != content:
             raise FlashError(

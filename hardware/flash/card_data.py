@@ -1,6 +1,6 @@
-"""The data that travels to a device: read and checked here, where a mistake costs a minute and no trip to the board.
+"""Reads and checks a device's data before it goes on the card, where a mistake costs a minute, not a trip to the board.
 
-A board has numpy and neither scikit-learn nor Pillow, so digits and folders of images travel as an .npz packed here.
+A board has numpy but neither scikit-learn nor Pillow, so we pack digits and folders of images into an .npz here.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sparsyedge.edge.errors import FlashError
 __all__ = ["CardData", "card_data", "check_named"]
 
 PACKED = tuple(name for name, known in DATASETS.items() if known.archive is None)
-"""Data sets of a Python package that boards do not have; they are small enough to travel."""
+"""Data sets from Python packages that boards lack; small enough for the card."""
 DOWNLOADED = {name: known.archive for name, known in DATASETS.items() if known.archive is not None}
-"""Data sets that a device fetches for itself."""
+"""Data sets that each device downloads itself."""
 LINK_BYTES_PER_S = 10e6 / 8
-"""Of an ordinary connection, to say how long a download takes at least."""
+"""Speed of an ordinary connection, to estimate how long a download takes at least."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class CardData:
 
 @contextmanager
 def card_data(data: str | None) -> Iterator[CardData]:
-    """Resolve `--data`; removes a packed file after the block. Raises FlashError or DataError."""
+    """Resolve `--data`; removes any file it packed when the block ends. Raises FlashError or DataError."""
     with tempfile.TemporaryDirectory(prefix="sparsyedge-data-") as folder:
         yield _understand(data, Path(folder))
 
 
 def check_named(name: str, device: str) -> None:
-    """Refuse a device file whose data set a board cannot read; raises FlashError."""
+    """Raise FlashError if a board cannot read the data set that the device file names."""
     if name in PACKED:
         raise FlashError(
             f"the file of {device} names the data set {name}, which needs more than a board has; add `--data {name}`, "
@@ -80,7 +80,7 @@ def _understand(data: str | None, folder: Path) -> CardData:
 
 
 def _from_folder(path: Path, folder: Path) -> CardData:
-    """A folder of images is packed; a folder with one .npz means that file."""
+    """Pack a folder of images; for a folder with a single .npz, use that file."""
     files = sorted(path.glob("*.npz"))
     if len(files) == 1:
         return _as_it_is(files[0])
@@ -101,7 +101,7 @@ def _as_it_is(path: Path) -> CardData:
 
 
 def _packed(dataset: Dataset, path: Path) -> CardData:
-    """The data set as one .npz for the card, images as people store them: (samples, height, width, channels)."""
+    """Pack the data set into one .npz for the card; images have the usual order (samples, height, width, channels)."""
     arrays: dict[str, Any] = {"names": np.array(dataset.names)}
     for part, samples in (("train", dataset.train), ("test", dataset.test)):
         if len(samples):

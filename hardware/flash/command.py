@@ -39,11 +39,11 @@ __all__ = ["main", "make_parser"]
 BOARD_DATA = "/var/lib/sparsyedge/data"
 """Where first boot puts the data that came on the card."""
 PHONE_DATA = "/root/.local/share/sparsyedge/data"
-"""Where a phone's setup.sh puts it."""
+"""Where a phone's setup.sh puts the data."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the subcommand and return its exit code; raises SparsyedgeError for a fault that we can name."""
+    """Run the subcommand and return its exit code; raises SparsyedgeError for known failures."""
     arguments = make_parser().parse_args(argv)
     match arguments.command:
         case "pi":
@@ -130,7 +130,7 @@ def _android(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class _Supplies:
-    """Everything that goes onto the devices of one command."""
+    """Everything that one command puts on its devices."""
 
     wheelhouse: Path
     files: list[Path]
@@ -140,7 +140,7 @@ class _Supplies:
     invited: list[DeviceFile] = field(default_factory=list)
 
     def sign(self, wheels: WheelList) -> bytes:
-        """The fleet's signature of a list of wheels."""
+        """The fleet's signature for a list of wheels."""
         if self.authority is not None:
             return sign_here(self.authority, wheels)
         assert self.inviter.ready is not None
@@ -154,7 +154,7 @@ class _Supplies:
 
 @contextmanager
 def _supplied(arguments: argparse.Namespace, devices: list[str], *, board_data: str) -> Iterator[_Supplies]:
-    """Prepare data, wheels and identities, cheapest checks first; tells the user what it understood and made."""
+    """Prepare data, wheels and identities, with the cheapest checks first; tells the user what it found and made."""
     ready = None if arguments.device_file is None else read_device_file(arguments.device_file)
     authority = arguments.fleet_dir if ready is None else None
     if authority is not None:

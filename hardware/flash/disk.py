@@ -1,4 +1,4 @@
-"""Writes a card's image to a card, and to nothing else: a removable disk that nobody uses, after a question."""
+"""Writes an image to a card: only to a removable disk with nothing mounted, and only after the user confirms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECTOR = 512
 
 @dataclass(frozen=True)
 class Disk:
-    """A whole disk that a card may be written to."""
+    """A whole disk that we may write an image to."""
 
     path: Path
     model: str
@@ -39,7 +39,7 @@ def look_up(path: Path, *, root: Path = Path("/sys"), mounts: Path = Path("/proc
         part = any((root / "block").glob(f"*/{name}"))
         what = "a partition; name the whole disk" if part else "no disk of this machine; see `lsblk`"
         raise FlashError(f"{path} is {what}")
-    # Built-in card readers say that they are not removable; their disks are called mmcblk.
+    # Built-in card readers report that they are not removable; their disks are named mmcblk.
     if _read(folder / "removable") != "1" and not name.startswith("mmcblk"):
         raise FlashError(f"{path} is not removable, so it is not a card; name the card reader's disk, see `lsblk`")
     for line in mounts.read_text().splitlines():
@@ -50,7 +50,7 @@ def look_up(path: Path, *, root: Path = Path("/sys"), mounts: Path = Path("/proc
 
 
 def write_card(image: Path, disk: Disk, *, confirm: Callable[[str], str] = input) -> None:
-    """Write the image after the user has typed the disk's name, and read it back; raises FlashError otherwise."""
+    """Write the image once the user has typed the disk's name, and read it back; raises FlashError if either fails."""
     size = image.stat().st_size
     if size > disk.size:
         raise FlashError(f"{image.name} has {size / 1e9:.1f} GB and {disk} has less; take a larger card")
@@ -67,7 +67,7 @@ def write_card(image: Path, disk: Disk, *, confirm: Callable[[str], str] = input
 
 def _copy(image: Path, target: Path) -> str:
     digest = hashlib.sha256()
-    # O_EXCL on a block device fails where anybody else has it open for a mount.
+    # O_EXCL on a block device fails if the device is mounted or otherwise in use.
     handle = os.open(target, os.O_WRONLY | os.O_EXCL)
     with image.open("rb") as source, os.fdopen(handle, "wb", buffering=0) as out:
         while piece := source.read(PIECE_BYTES):

@@ -1,7 +1,7 @@
-"""Reads and writes files in a FAT32 partition of an image, as a file like any other: no root, no mount, no tools.
+"""Reads and writes files in a FAT32 partition inside an image file, without root, mounts or external tools.
 
 The layout, in sectors of the partition: boot sector, FSInfo, two tables of cluster numbers, clusters. A file is a chain
-of clusters; a folder is a file of 32-byte entries; a long name is spread over entries in front of its short one.
+of clusters; a folder is a file of 32-byte entries; a long name takes up several entries before its short one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["FatVolume"]
 
 ENTRY_BYTES = 32
 END_OF_CHAIN = 0x0FFFFFFF
-FIRST_RESERVED = 0x0FFFFFF7  # this and above is no cluster: bad, or the end of a chain
+FIRST_RESERVED = 0x0FFFFFF7  # from here on, values are not clusters: bad, or the end of a chain
 CLUSTER_MASK = 0x0FFFFFFF
-MAX_FOLDER_BYTES = 2 << 20  # of 65,536 entries, which is as many as other systems read
+MAX_FOLDER_BYTES = 2 << 20  # 65,536 entries, the most that other systems read
 DELETED, END_OF_FOLDER = 0xE5, 0x00
 VOLUME_LABEL, FOLDER, LONG_NAME = 0x08, 0x10, 0x0F
-# 2024-01-01, midnight: two images made from the same inputs are the same bytes.
+# Fixed at 2024-01-01, midnight, so the same inputs always give the same image.
 DATE = (2024 - 1980) << 9 | 1 << 5 | 1
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One file or folder, and where its entries stand in its folder's bytes."""
+    """One file or folder, and where its entries are within the parent folder's bytes."""
 
     name: str
     is_folder: bool
@@ -47,7 +47,7 @@ class _Entry:
 
 
 class FatVolume:
-    """The FAT32 file system at `offset` of an open file; changes are in the file when `flush` has returned."""
+    """The FAT32 file system at `offset` in an open file; `flush` makes changes take effect."""
 
     def __init__(self, file: BinaryIO, offset: int) -> None:
         self._file = file
@@ -70,17 +70,17 @@ class FatVolume:
         return int(np.count_nonzero(links & CLUSTER_MASK == 0)) * self._cluster_bytes
 
     def size_on_disk(self, size: int) -> int:
-        """The space that a file of this size takes."""
+        """The space that a file of this size takes up, in whole clusters."""
         return -(-size // self._cluster_bytes) * self._cluster_bytes
 
     def names(self, folder: str = "") -> list[str]:
-        """The names in a folder, in the order in which they stand there; empty for a folder that is not there."""
+        """The names in a folder, in on-disk order; empty if there is no such folder."""
         cluster = self._find_folder(PurePosixPath(folder))
         entries = () if cluster is None else self._entries(cluster)
         return [entry.name for entry in entries if entry.name not in (".", "..")]
 
     def read(self, path: str) -> bytes | None:
-        """A file's bytes, or None where there is no such file."""
+        """A file's bytes, or None if there is no such file."""
         entry = self._find(PurePosixPath(path))
         if entry is None or entry.is_folder:
             return None
@@ -92,7 +92,7 @@ class FatVolume:
         return content[: entry.size]
 
     def write(self, path: str, content: bytes) -> None:
-        """Make or replace a file; missing folders are made."""
+        """Create or replace a file, and create missing folders."""
         place = PurePosixPath(path)
         folder = self._make_folder(place.parent)
         self._remove_entry(folder, place.name)
@@ -100,7 +100,7 @@ class FatVolume:
         self._add_entry(folder, place.name, attributes=0x20, cluster=cluster, size=len(content))
 
     def flush(self) -> None:
-        """Write the tables; until then, earlier writes are unreachable."""
+        """Write the tables; until then, new content is unreachable."""
         table = self._table
         if sys.byteorder == "big":
             table = array.array("I", table)
@@ -137,7 +137,7 @@ class FatVolume:
 
     def _new_folder(self, parent: int, name: str) -> int:
         cluster = self._write_chain(bytes(self._cluster_bytes))
-        # The root is called cluster 0 by the folders in it.
+        # Folders in the root refer to it as cluster 0.
         above = 0 if parent == self._root else parent
         dots = _entry_bytes(b".          ", FOLDER, cluster, 0) + _entry_bytes(b"..         ", FOLDER, above, 0)
         self._write_cluster(cluster, dots + bytes(self._cluster_bytes - len(dots)))
@@ -206,7 +206,7 @@ class FatVolume:
                 return
 
     def _read_chain(self, cluster: int, *, limit: int) -> bytes:
-        """What a chain holds, or its first `limit` bytes, in whole clusters."""
+        """A chain's content, at most its first `limit` bytes, in whole clusters."""
         return b"".join(self._read_cluster(one) for one in islice(self._chain(cluster), limit // self._cluster_bytes))
 
     def _read_folder(self, cluster: int) -> bytes:
@@ -216,7 +216,7 @@ class FatVolume:
         return content
 
     def _write_chain(self, content: bytes) -> int:
-        """A new chain that holds the content, filled up with zeros."""
+        """Write the content to a new chain, padded with zeros; returns its first cluster."""
         wanted = self.size_on_disk(len(content)) // self._cluster_bytes
         chain = self._allocate(wanted)
         for number, cluster in enumerate(chain):
@@ -225,7 +225,7 @@ class FatVolume:
         return chain[0]
 
     def _rewrite_chain(self, cluster: int, content: bytes) -> None:
-        """Other content for a chain, which may have grown; whole clusters."""
+        """Overwrite a chain with whole clusters of content, extending it if needed."""
         chain = list(self._chain(cluster))
         missing = len(content) // self._cluster_bytes - len(chain)
         if missing > 0:
@@ -261,7 +261,7 @@ class FatVolume:
         self._file.write(content)
 
     def _forget_free_count(self) -> None:
-        """FSInfo's count of free clusters is a hint; all ones say that nobody knows."""
+        """Mark FSInfo's count of free clusters, which is only a hint, as unknown (all ones)."""
         if self._layout.info is not None:
             self._file.seek(self._layout.info)
             self._file.write(b"\xff" * 8)

@@ -1,4 +1,4 @@
-"""Where things lie in a FAT32 file system, as its boot sector says; nothing is believed that the file cannot hold."""
+"""Reads the layout of a FAT32 file system from its boot sector; rejects values that do not fit the file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SECTOR_BYTES = (512, 1024, 2048, 4096)
 MAX_CLUSTER_BYTES = 64 << 10
 MAX_TABLES = 2
 MIN_CLUSTERS = 65525
-"""With fewer it is FAT12 or FAT16, whatever else the boot sector says."""
+"""With fewer clusters it is FAT12 or FAT16, whatever the boot sector says."""
 
 
 @dataclass(frozen=True)
 class FatLayout:
-    """Places in bytes from the start of the image; clusters are numbered from 2."""
+    """Positions in bytes from the start of the image; clusters are numbered from 2."""
 
     clusters: int
     cluster_bytes: int
@@ -30,7 +30,7 @@ class FatLayout:
     tables: tuple[int, ...]
     data: int
     info: int | None
-    """Where FSInfo keeps its count of free clusters, where there is one."""
+    """Where FSInfo keeps its count of free clusters, if there is an FSInfo."""
 
     def place(self, cluster: int) -> int:
         """Where a cluster begins."""
@@ -38,7 +38,7 @@ class FatLayout:
 
 
 def read_layout(file: BinaryIO, offset: int) -> FatLayout:
-    """The layout of the file system at `offset`; raises FlashError for one that is no FAT32, damaged or cut."""
+    """Read the layout of the file system at `offset`; raises FlashError if it is not FAT32, damaged or truncated."""
     size = file.seek(0, os.SEEK_END)
     file.seek(offset)
     boot = file.read(BOOT_SECTOR_BYTES)

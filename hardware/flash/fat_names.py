@@ -1,4 +1,4 @@
-"""Names in a FAT folder: eleven bytes that every system reads, and in front of them the long name in UTF-16."""
+"""Names in a FAT folder: an 11-byte short name that every system reads, preceded by the long name in UTF-16."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 
 __all__ = ["LongName", "long_name_entries", "short_name", "short_name_checksum"]
 
-_PIECES = ((1, 11), (14, 26), (28, 32))  # where an entry of a long name keeps its 13 characters
+_PIECES = ((1, 11), (14, 26), (28, 32))  # where a long-name entry stores its 13 characters
 _CHARACTERS = 13
 _LAST = 0x40
 _LONG_NAME = 0x0F
 
 
 def short_name(raw: bytes) -> str:
-    """The 8.3 name of an entry; two bits tell that a half of it is meant in lower case."""
+    """The 8.3 name of an entry; one bit each marks the stem and the extension as lower case."""
     stem, extension = (raw[start:end].decode("cp437").rstrip() for start, end in ((0, 8), (8, 11)))
     stem, extension = (
         stem.lower() if raw[12] & 0x08 else stem,
@@ -30,7 +30,7 @@ class LongName:
         self._first = self._awaited = self._checksum = 0
 
     def add(self, raw: bytes, place: int) -> None:
-        """One more entry of a long name, which stands at `place` in its folder."""
+        """Add the long-name entry at `place` in its folder."""
         order = raw[0]
         if order & _LAST:
             self._pieces, self._first = [], place
@@ -42,7 +42,7 @@ class LongName:
         self._awaited -= 1
 
     def take(self, raw: bytes, place: int) -> tuple[str, int]:
-        """The name of the short entry at `place`, and where its entries begin; starts anew."""
+        """The full name for the short entry at `place`, and where its entries begin; then starts over."""
         whole = self._pieces and self._awaited == 0 and self._checksum == short_name_checksum(raw[:11])
         name = "".join(self._pieces) if whole else ""
         taken = (name, self._first) if name else (short_name(raw), place)
@@ -50,12 +50,12 @@ class LongName:
         return taken
 
     def forget(self) -> None:
-        """Drop the pieces so far; they belong to no entry."""
+        """Drop the pieces collected so far; they belong to no entry."""
         self._pieces, self._awaited = [], 0
 
 
 def _piece(raw: bytes) -> str:
-    """The characters that one entry holds of a long name."""
+    """The characters in one entry of a long name."""
     text = b"".join(raw[start:end] for start, end in _PIECES).decode("utf-16-le", errors="replace")
     return text.split("\0")[0].rstrip("\uffff")
 
@@ -69,7 +69,7 @@ def short_name_checksum(short: bytes) -> int:
 
 
 def long_name_entries(name: str, taken: set[bytes]) -> tuple[bytes, bytes]:
-    """A short name that is not taken, and the entries of the long name in the order in which they stand."""
+    """An unused short name, and the long name's entries in on-disk order."""
     short = _free_short_name(name, taken)
     checksum = short_name_checksum(short)
     units = name.encode("utf-16-le") + b"\0\0"

@@ -1,7 +1,7 @@
 """The files that make a stock image run our first boot: cloud-init's for Trixie, firstrun.sh for Bookworm.
 
-Both only put one service in place (card/install.sh); what a first boot does is in card/firstboot.sh, the same for both,
-so another way to customise images costs one more function here.
+Both only install one service (card/install.sh). The first boot itself is in card/firstboot.sh, the same for both, so
+supporting another way to customise images takes one more function here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RUN_ONCE = f"systemd.run={BOOT}/firstrun.sh systemd.run_success_action=reboot s
 
 @dataclass(frozen=True)
 class Wifi:
-    """A network to join; `psk` is what WPA makes of the password, so that the password itself is on no card."""
+    """A network to join; `psk` is the key that WPA derives from the password, which itself goes on no card."""
 
     ssid: str
     psk: str
@@ -33,7 +33,7 @@ class Wifi:
 
     @classmethod
     def from_password(cls, ssid: str, password: str, country: str) -> Wifi:
-        """Derive the key as WPA does; raises FlashError where the password cannot be one."""
+        """Derive the key as WPA does; raises FlashError if the password or network name has an invalid length."""
         if not 8 <= len(password) <= 63:
             raise FlashError(f"the Wi-Fi password has {len(password)} characters, allowed are 8 to 63; check its file")
         if not 1 <= len(ssid.encode()) <= 32:
@@ -43,13 +43,13 @@ class Wifi:
 
 
 def card_files(flashed_at: int) -> dict[str, bytes]:
-    """What every card has, whatever its system: the first-boot program and the services."""
+    """The files on every card, whatever its system: the first-boot program and the services."""
     files = {f"{CARD_FOLDER}/{path.name}": path.read_bytes() for path in sorted(_SOURCE.iterdir())}
     return {**files, f"{CARD_FOLDER}/flashed_at": f"{flashed_at}\n".encode()}
 
 
 def cloud_init_files(device: str, wifi: Wifi | None, *, flashed_at: int) -> dict[str, bytes]:
-    """Trixie: a host name, the network, and one command. JSON is YAML, and needs no quoting rules of our own."""
+    """Trixie: a host name, the network and one command. JSON is valid YAML, so we need no quoting rules of our own."""
     user = {"hostname": device, "runcmd": [["sh", f"{BOOT}/{CARD_FOLDER}/install.sh", "start"]]}
     network: dict[str, Any] = {
         "version": 2,
@@ -66,14 +66,14 @@ def cloud_init_files(device: str, wifi: Wifi | None, *, flashed_at: int) -> dict
         }
     return {
         "user-data": f"#cloud-config\n{json.dumps(user, indent=1)}\n".encode(),
-        # cloud-init runs once per instance: another id is another first boot.
+        # cloud-init runs once per instance id, so a new id triggers a new first boot.
         "meta-data": json.dumps({"instance-id": f"sparsyedge-{device}-{flashed_at}"}).encode() + b"\n",
         "network-config": json.dumps(network, indent=1).encode() + b"\n",
     }
 
 
 def firstrun_files(device: str, wifi: Wifi | None, command_line: bytes) -> dict[str, bytes]:
-    """Bookworm: a script that systemd runs instead of starting the system, once, before a restart."""
+    """Bookworm: a script that systemd runs once, instead of a normal boot; then the board restarts."""
     imager = "/usr/lib/raspberrypi-sys-mods/imager_custom"
     lines = [
         "#!/bin/sh",
@@ -88,7 +88,7 @@ def firstrun_files(device: str, wifi: Wifi | None, command_line: bytes) -> dict[
         f"sed -i 's| systemd\\.[^ ]*||g' {BOOT}/cmdline.txt",
         "exit 0",
     ]
-    # The kernel takes bytes, and so do we: a stray one is no reason to fail.
+    # Bytes, as for the kernel: a stray non-ASCII byte is no reason to fail.
     words = [word for word in command_line.split() if not word.startswith(b"systemd.")]
     return {
         "firstrun.sh": "\n".join([*lines, ""]).encode(),

@@ -1,4 +1,4 @@
-"""Gets from the fleet's authority what a card needs: an identity, its op library on record, and signed wheels.
+"""Gets what a card needs from the fleet's authority: an identity, a record of its op library, and signed wheels.
 
 It runs `sparsyedge coordinator` commands, because this folder may import only edge.
 """
@@ -27,7 +27,7 @@ __all__ = ["Inviter", "check_authority", "record_library", "sign_here", "signed_
 
 @dataclass(frozen=True)
 class Inviter:
-    """Gives every device of a series its identity: a new one from the authority, or one made elsewhere."""
+    """Gives every device in a series its identity: a new one from the authority, or one made elsewhere."""
 
     devices: list[str]
     authority: Path
@@ -44,7 +44,7 @@ class Inviter:
             raise FlashError("--share goes into a new device file; make that with `coordinator token --share` instead")
 
     def invite(self, device: str) -> DeviceFile:
-        """The device's file, with the host that the user named and the data that travels with it."""
+        """The device's file, with the user's choice of host and the card's data set."""
         made = self.ready or self._ask(device)
         data = made.data
         if self.dataset and self.ready is not None:
@@ -62,17 +62,17 @@ class Inviter:
 
 
 def check_authority(folder: Path) -> None:
-    """Raise SparsyedgeError if there is no authority, before anything is built."""
+    """Raise SparsyedgeError if there is no authority; call it before building anything."""
     _coordinator("library", "--dir", str(folder))
 
 
 def record_library(folder: Path, wheelhouse: Path) -> str:
-    """Put the op library of the wheelhouse on the authority's record, for `sign`; returns what it says about that."""
+    """Record the wheelhouse's op library with the authority, for `sign`; returns the authority's message."""
     return _coordinator("library", str(wheelhouse), "--dir", str(folder)).rstrip()
 
 
 def sign_here(folder: Path, wheels: WheelList) -> bytes:
-    """The signature of a list by the authority in `folder`."""
+    """The list's signature by the authority in `folder`."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / wheels.name
         path.write_bytes(wheels.content)
@@ -81,7 +81,7 @@ def sign_here(folder: Path, wheels: WheelList) -> bytes:
 
 
 def signed_elsewhere(wheelhouse: Path, wheels: WheelList, *, signing_key: str) -> bytes:
-    """The signature in the wheelhouse, made on the authority's machine; raises FlashError if none fits."""
+    """The signature in the wheelhouse, made on the authority's machine; raises FlashError if missing or invalid."""
     path = wheelhouse / f"{wheels.name}.sig"
     try:
         signature = path.read_bytes()
@@ -97,7 +97,7 @@ def signed_elsewhere(wheelhouse: Path, wheels: WheelList, *, signing_key: str) -
 
 
 def _coordinator(*command: str) -> str:
-    """Run `sparsyedge coordinator ...` and return what it prints; raises its error."""
+    """Run `sparsyedge coordinator ...` and return its output; raises SparsyedgeError with its message if it fails."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = cli.main(["coordinator", *command])

@@ -1,4 +1,4 @@
-"""The user's next steps with a card or a bundle: where it goes, what to expect, and how to see the device join."""
+"""Tells the user what to do next with a card or bundle: where it goes, what to expect, how to see the device join."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["after_bundle", "after_cards"]
 def after_cards(
     cards: Sequence[Path], devices: Sequence[DeviceFile], *, authority: Path | None, has_wifi: bool, written: bool
 ) -> list[str]:
-    """The way from images to members of the fleet."""
+    """The steps from card images to members of the fleet."""
     first, several = devices[0], len(devices) > 1
     what = "each image to a card of its own" if several else f"{cards[0].name} to a card"
     write = f'Write {what}: in Raspberry Pi Imager choose "Use custom" and change no settings.'
@@ -35,7 +35,7 @@ def after_cards(
 
 
 def after_bundle(bundle: Path, device: DeviceFile, *, authority: Path | None) -> list[str]:
-    """The way from a bundle to a member of the fleet."""
+    """The steps from a bundle to a member of the fleet."""
     return _numbered(
         [
             f"Copy {bundle.name} to the phone and run `sh {bundle.name}` in Termux (from F-Droid, with the apps "

@@ -1,4 +1,4 @@
-"""The wheel for 64-bit ARM of the sparsyedge that runs here: built before, cross-compiled now, or as installed."""
+"""Finds the 64-bit ARM wheel for the sparsyedge that runs here: already built, cross-compiled now, or as installed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sparsyedge.hardware.arm.wheel import PLATFORM, build
 
 __all__ = ["own_wheel"]
 
-# What goes into the wheel, or decides about it.
+# The wheel's contents, and the files that control its build.
 PACKAGED_FILES = ("pyproject.toml", "CMakeLists.txt")
 PACKAGED_FOLDERS = ("edge", "coordinator", "export", "benchmarks", "hardware")
 WHEELS = f"sparsyedge-*-{PLATFORM}.whl"
 
 
 def own_wheel(*, checkout: Path | None, installed: Path | None, say: Callable[[str], None]) -> Path:
-    """The wheel that boards of this version install; reports slow steps through `say`.
+    """The wheel of this version for boards; reports slow steps through `say`.
 
-    `checkout` and `installed` say where this sparsyedge was installed from, if known. Never looks in a package index:
-    the package is on none.
+    `checkout` and `installed` say where this sparsyedge was installed from, if known. Never looks in a package index,
+    because none has the package.
     """
     if checkout is not None:
         return _built(checkout) or _build(checkout, say)
@@ -38,7 +38,7 @@ def own_wheel(*, checkout: Path | None, installed: Path | None, say: Callable[[s
 
 
 def _built(checkout: Path) -> Path | None:
-    """The wheel in dist/ where no source is newer, as make decides."""
+    """The wheel in dist/ if no source file is newer, as make would decide."""
     wheel = _newest(checkout / "dist")
     if wheel is None:
         return None

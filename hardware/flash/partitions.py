@@ -1,4 +1,4 @@
-"""The table of partitions at the start of an image, and which of them the board boots from."""
+"""Reads the partition table at the start of an image to find the boot partition."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sparsyedge.edge.errors import FlashError
 __all__ = ["Partition", "boot_partition"]
 
 SECTOR = 512
-# FAT32 with and without LBA; FAT16 and NTFS types are listed by no Raspberry Pi OS.
+# FAT32 with and without LBA; no Raspberry Pi OS uses FAT16 or NTFS types.
 FAT32_TYPES = (0x0B, 0x0C)
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Where a partition lies, in bytes."""
+    """A partition's position and size, in bytes."""
 
     start: int
     size: int
 
 
 def boot_partition(file: BinaryIO, name: str) -> Partition:
-    """The first FAT32 partition of the image; raises FlashError where there is none, or where the image is cut."""
+    """The image's first FAT32 partition; raises FlashError if there is none or the image is truncated."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(SECTOR)

@@ -1,4 +1,4 @@
-"""Reads a card back: what it will do at its first boot, and whether something that it needs is missing or damaged."""
+"""Reads a card back: reports what it will do at first boot, and whether anything it needs is missing or damaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CardReport", "as_utc", "inspect_card", "inspect_volume"]
 
 @dataclass(frozen=True, kw_only=True)
 class CardReport:
-    """What is on a card; the token itself is never shown."""
+    """What is on a card; never shows the token itself."""
 
     system: OsImage
     device: DeviceFile
@@ -31,7 +31,7 @@ class CardReport:
     free_bytes: int
 
     def lines(self, *, now_s: float) -> list[str]:
-        """The report for a person."""
+        """The report as text for people."""
         device = self.device
         trains = "a config that somebody writes" if device.data is None else device.data.dataset
         return [
@@ -58,18 +58,18 @@ class CardReport:
 
 
 def as_utc(seconds: float) -> str:
-    """A time for a person."""
+    """A time as text for people."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def inspect_card(path: Path) -> CardReport:
-    """Read a card that `flash pi` made; raises FlashError that names the first thing that is wrong."""
+    """Read a card made by `flash pi`; raises FlashError that names the first fault."""
     with boot_volume(path) as volume:
         return inspect_volume(volume, path)
 
 
 def inspect_volume(volume: FatVolume, path: Path) -> CardReport:
-    """The same of a card's boot partition."""
+    """The same for a card's boot partition."""
     device = _device(volume, path)
     system = identify(volume, path.name)
     _check_first_boot(volume, system, path)
@@ -105,7 +105,7 @@ def _check_first_boot(volume: FatVolume, system: OsImage, path: Path) -> None:
 
 
 def _checked_wheels(volume: FatVolume, path: Path, device: DeviceFile, system: OsImage) -> tuple[str, ...]:
-    """The wheels on the card, if its board would install them."""
+    """The wheels on the card; raises FlashError if the board would not install them."""
     folder = f"{CARD_FOLDER}/wheels"
     name = LIST_NAME.format(python=system.python)
     content, signature = volume.read(f"{folder}/{name}"), volume.read(f"{folder}/{name}.sig")

@@ -1,4 +1,4 @@
-"""A stock Raspberry Pi OS image: which one it is, and a copy of it to write into."""
+"""Stock Raspberry Pi OS images: identifies the release, and makes a copy to write to."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["OsImage", "boot_volume", "identify", "unpack"]
 
 COPY_BYTES = 4 << 20
 MAX_VARINT_BITS = 63
-"""Limit on a number in .xz; reading an endless one would take quadratic time."""
+"""Size limit of a number in .xz; reading an endless one would take quadratic time."""
 XZ_MAGIC = b"\xfd7zXZ\x00"
 OTHER_ARCHIVES = {b"PK\x03\x04": "zip", b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 @dataclass(frozen=True)
 class OsImage:
-    """What decides how a card is made: the release, its Python, and how it takes first-boot files."""
+    """What determines how we make a card: the release, its Python, and its first-boot mechanism."""
 
     release: str
     python: str
@@ -38,10 +38,10 @@ BOOKWORM = OsImage("bookworm", "3.11", "firstrun")
 
 
 def identify(volume: FatVolume, name: str) -> OsImage:
-    """The image's release by what lies on its boot partition; raises FlashError for 32-bit and unknown ones.
+    """Identify the release from the files on the boot partition; raises FlashError for 32-bit and unknown images.
 
-    Trixie brings cloud-init's files; Bookworm starts its own first-boot program from the kernel's command line. A
-    32-bit image carries kernels for older boards beside the 64-bit one.
+    Trixie has cloud-init's files; Bookworm starts its own first-boot program from the kernel's command line. A 32-bit
+    image has kernels for older boards as well as the 64-bit one.
     """
     names = {entry.lower() for entry in volume.names()}
     advice = "take Raspberry Pi OS Lite (64-bit), Bookworm or Trixie"
@@ -59,7 +59,7 @@ def identify(volume: FatVolume, name: str) -> OsImage:
 
 @contextlib.contextmanager
 def boot_volume(path: Path, *, writable: bool = False, name: str | None = None) -> Iterator[FatVolume]:
-    """The boot partition of an image file, called `name` in errors; changes are written when the block ends well."""
+    """Open an image's boot partition, called `name` in errors; writes changes when the block ends without an error."""
     try:
         with path.open("r+b" if writable else "rb") as file:
             volume = FatVolume(file, boot_partition(file, name or path.name).start)
@@ -72,7 +72,7 @@ def boot_volume(path: Path, *, writable: bool = False, name: str | None = None) 
 
 
 def unpack(image: Path, target: Path) -> None:
-    """Copy the image to `target`, unpacked where it is .xz; raises FlashError where it does not fit or is damaged."""
+    """Copy the image to `target`, unpacking .xz; raises FlashError if it does not fit or is damaged."""
     try:
         with image.open("rb") as file:
             head = file.read(6)
@@ -97,7 +97,7 @@ def _refuse_other_archives(image: Path, head: bytes) -> None:
 
 
 def _copy(source: BinaryIO | lzma.LZMAFile, out: BinaryIO) -> None:
-    """Copy in pieces; pieces of zeros become holes, since most of an image is empty."""
+    """Copy in pieces and turn pieces of zeros into holes, since most of an image is empty."""
     empty = bytes(COPY_BYTES)
     while piece := source.read(COPY_BYTES):
         if piece == empty:
@@ -108,7 +108,7 @@ def _copy(source: BinaryIO | lzma.LZMAFile, out: BinaryIO) -> None:
 
 
 def _unpacked_bytes(file: BinaryIO, image: Path) -> int:
-    """What an .xz file unpacks to: it is written at its end, in the index."""
+    """The unpacked size of an .xz file, from the index at its end."""
     size = image.stat().st_size
     try:
         file.seek(size - 12)

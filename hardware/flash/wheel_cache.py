@@ -1,4 +1,4 @@
-"""The wheelhouse that `flash` makes by itself and keeps: one folder per wheel of ours, made anew when that changes."""
+"""The cache of wheelhouses that `flash` makes itself: one folder per version of our wheel."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sparsyedge.hardware.flash.wheelhouse import PYTHONS, collect, select
 __all__ = ["CACHE", "kept_wheelhouse"]
 
 CACHE = Path(".cache", "sparsyedge", "wheelhouse")
-"""Below the user's home."""
+"""Relative to the user's home."""
 KEPT = 3
-"""Wheelhouses that stay, since another `flash` may be reading one of them; each has some 100 MB."""
+"""How many wheelhouses to keep, since another `flash` may be reading one; each takes some 100 MB."""
 
 
 def kept_wheelhouse(cache: Path, *, wheel: Callable[[], Path], say: Callable[[str], None]) -> Path:
-    """The wheelhouse of the wheel that `wheel` finds or builds; collected now where it is not in the cache yet."""
+    """The wheelhouse for the wheel that `wheel` finds or builds; collects it now if it is not cached yet."""
     with _alone(cache):
         ours = wheel()
         version = ours.name.split("-")[1]
@@ -52,7 +52,7 @@ def _folders(cache: Path) -> Iterator[Path]:
 
 @contextmanager
 def _alone(cache: Path) -> Iterator[None]:
-    """One process at a time builds and collects; the others wait and find its result."""
+    """Let one process at a time build and collect; the others wait, then use its result."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         lock = (cache / ".lock").open("w")

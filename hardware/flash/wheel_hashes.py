@@ -1,4 +1,4 @@
-"""What a device checks before it installs: the hash of every wheel, and a lock file that lets pip take no other."""
+"""What a device checks before installing: every wheel's hash, and a lock file that makes pip refuse any other wheel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Signer", "WheelList", "device_wheels", "write_lists"]
 
 LOCK_NAME = "requirements-{python}.lock"
 Signer = Callable[["WheelList"], bytes]
-"""Gives the signature of a list by the fleet's key."""
+"""Signs a list with the fleet's key."""
 
 
 @dataclass(frozen=True)
 class WheelList:
-    """The wheels of one Python, as files for a device; the signature is made elsewhere."""
+    """The wheels for one Python, as files for a device; other code makes the signature."""
 
     python: str
     wheels: tuple[Wheel, ...]
@@ -38,10 +38,10 @@ class WheelList:
 
     @classmethod
     def of(cls, folder: Path, python: str) -> WheelList:
-        """The list for a board with that Python; raises FlashError where the wheelhouse lacks something."""
+        """The list for a board with this Python; raises FlashError if the wheelhouse lacks a wheel."""
         wheels = tuple(select(folder, python))
         hashes = {wheel.path.name: sha256_file(wheel.path) for wheel in wheels}
-        # pip itself is run from its wheel and not installed.
+        # The board runs pip from its wheel and does not install it.
         lines = [
             f"{wheel.name}=={wheel.version} --hash=sha256:{hashes[wheel.path.name]}\n"
             for wheel in wheels
@@ -55,7 +55,7 @@ class WheelList:
 
 
 def device_wheels(folder: Path, pythons: tuple[str, ...], sign: Signer) -> dict[str, bytes]:
-    """Every file that a device with one of these Pythons installs from: wheels, lists, signatures, locks."""
+    """Every file that a device with one of these Pythons needs to install: wheels, lists, signatures, locks."""
     files: dict[str, bytes] = {}
     for python in pythons:
         made = WheelList.of(folder, python)
@@ -65,7 +65,7 @@ def device_wheels(folder: Path, pythons: tuple[str, ...], sign: Signer) -> dict[
 
 
 def write_lists(folder: Path) -> list[WheelList]:
-    """Write the list of every Python that a wheelhouse serves into it, for whoever signs them."""
+    """Write the lists to be signed into the wheelhouse, one for each Python it serves."""
     lists = []
     for python in PYTHONS:
         try:

@@ -1,4 +1,4 @@
-"""The wheels that a board installs without a network: collected where there is one, checked before they travel."""
+"""Collects and checks the wheels that a board installs without a network."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sparsyedge.edge.errors import FlashError
 __all__ = ["PYTHONS", "Wheel", "collect", "select"]
 
 PYTHONS = ("3.11", "3.13")
-"""Of Raspberry Pi OS Bookworm and Trixie."""
-# Debian 12 has glibc 2.36; a wheel for a newer one would not load there. Newest first, as pip prefers them.
+"""The Pythons of Raspberry Pi OS Bookworm and Trixie."""
+# Debian 12 has glibc 2.36 and cannot load wheels for a newer one. Newest first, in pip's order of preference.
 PLATFORMS = (*(f"manylinux_2_{minor}_aarch64" for minor in range(36, 16, -1)), "manylinux2014_aarch64")
 PACKAGE = "sparsyedge"
 PIP_LIMIT_S = 1800.0
@@ -31,7 +31,7 @@ PIP_LIMIT_S = 1800.0
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel by its file name."""
+    """A wheel, described by its file name."""
 
     path: Path
     name: str
@@ -39,12 +39,12 @@ class Wheel:
     tags: frozenset[Tag]
 
     def fits(self, python: str) -> bool:
-        """Whether a board with that Python can install it."""
+        """Whether a board with this Python can install it."""
         return any(_fits(tag, python) for tag in self.tags)
 
 
 def collect(out: Path, *, wheel: Path, pythons: Sequence[str] = PYTHONS) -> list[Wheel]:
-    """Download what our wheel needs on 64-bit ARM into a new folder, with pip itself."""
+    """Collect our wheel, its dependencies on 64-bit ARM, and pip itself in a new folder."""
     if out.exists():
         raise FlashError(f"{out} exists; remove it, or choose another folder with --out")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +60,9 @@ def collect(out: Path, *, wheel: Path, pythons: Sequence[str] = PYTHONS) -> list
 
 
 def select(folder: Path, python: str) -> list[Wheel]:
-    """The wheels that a board with that Python installs, pip among them; raises FlashError that names what is missing.
+    """The wheels that a board with this Python installs, including pip; raises FlashError that names a missing wheel.
 
-    Of several versions the newest is taken, and everything that it needs is looked for in turn.
+    Takes the newest of several versions, then looks for that wheel's own dependencies.
     """
     if not folder.is_dir():
         raise FlashError(f"no wheelhouse {folder}; collect one with `sparsyedge flash wheelhouse --out {folder}`")
@@ -112,7 +112,7 @@ def _fits(tag: Tag, python: str) -> bool:
 
 
 def _needs(wheel: Path, python: str) -> list[str]:
-    """What a wheel asks for on such a board, by the markers of its dependencies."""
+    """A wheel's dependencies whose markers hold on a 64-bit ARM board."""
     environment = {
         "extra": "",
         "implementation_name": "cpython",

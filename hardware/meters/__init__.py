@@ -1,5 +1,5 @@
 """Energy meters, one file per source; a device finds them through the entry-point group `sparsyedge.meters`.
 
 Each satisfies `sparsyedge.edge.device.energy.EnergyMeter` and takes the root of its sensors (/sys) as a parameter, so
-that tests give it a tree of their own.
+tests can pass their own tree.
 """

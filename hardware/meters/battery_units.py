@@ -1,17 +1,17 @@
-"""Volts and amperes out of a battery gauge's numbers, whose units and signs differ between drivers and phones.
+"""Converts a battery gauge's numbers to volts and amperes; units and signs differ between drivers and phones.
 
-The kernel says microvolts and microamperes, Android microamperes, and both are often wrong. A battery cell has between
-2 and 5 V and a device draws at least some milliamperes, so the size of a number tells its unit.
+The kernel specifies microvolts and microamperes, Android microamperes, but many drivers and phones use other units. A
+battery cell has 2 to 5 V and a device draws at least some milliamperes, so the size of a number tells its unit.
 """
 
 from __future__ import annotations
 
 __all__ = ["amperes", "volts"]
 
-# No pack of a laptop or a phone has 1000 V or more, so above that it must be millivolts, and so on.
+# No laptop or phone battery has 1000 V, so a number that large must be millivolts; likewise for microvolts.
 _LEAST_MILLIVOLTS = 1000.0
 _LEAST_MICROVOLTS = 1_000_000.0
-# 20 A would melt a phone's connector and 20 mA is less than a waking board draws.
+# Milliamperes below, microamperes above: 20 A would melt a phone's connector, and an awake board draws over 20 mA.
 _MOST_MILLIAMPERES = 20_000.0
 
 
@@ -23,6 +23,6 @@ def volts(number: float) -> float:
 
 
 def amperes(number: float) -> float:
-    """A gauge's current in amperes, as a magnitude: whether discharge is positive or negative, each driver decides."""
+    """A gauge's current in amperes, without sign: drivers disagree on whether discharge is positive or negative."""
     size = abs(number)
     return size / 1e3 if size < _MOST_MILLIAMPERES else size / 1e6

@@ -1,7 +1,7 @@
-"""An estimate for devices without a sensor: processor time of this process times the watts of one busy core.
+"""An estimate for devices without a sensor: this process's CPU time times the watts of one busy core.
 
-It sees neither idle power nor radio nor memory, and one number stands for every clock frequency. Good for comparing
-runs on the same device; not a measurement, and its kind says so.
+It ignores idle power, radio and memory, and uses one figure for all clock frequencies. Good for comparing runs on the
+same device; not a measurement, and its kind says so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CpuModelMeter:
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
-        """Always a meter: every process has a clock of its own."""
+        """Always returns a meter: every process has a CPU clock."""
         return cls()
 
     def start(self) -> None:

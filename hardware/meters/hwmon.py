@@ -5,8 +5,8 @@
     class/hwmon/hwmon1/in1_input, curr1_input         millivolts, milliamperes; used where the chip has no power file
     class/hwmon/hwmon1/in1_label                      VDD_IN
 
-The chips give power, not energy, so a thread samples it more than 100 times a second and integrates by trapezoids.
-A driver without a power file, ina219's of some vendors among them, is read as voltage times current.
+The chips report power, not energy, so a thread samples it more than 100 times a second and integrates with the
+trapezoidal rule. If a driver has no power file, as with some vendors' ina219, we multiply voltage by current.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["Channel", "HwmonMeter", "find_channels"]
 
 log = logging.getLogger(__name__)
 
-SAMPLE_PERIOD_S = 0.008  # 125 Hz asked for, so that a busy board still gives 100
-# These chips report a graphics card, a disk or the battery's side of the charger, not what the board draws.
+SAMPLE_PERIOD_S = 0.008  # asks for 125 Hz, so a busy board still reaches 100
+# These chips measure a graphics card, a disk or the battery side of the charger, not the board.
 _OTHER_CHIPS = ("amdgpu", "i915", "xe", "nouveau", "nvme", "BAT")
-# INA3221: channels 1 to 3 are rails; in4 to in6 are shunt voltages, and curr4 is a sum that would pair with in4.
+# INA3221: channels 1 to 3 are rails. in4 to in6 are shunt voltages and curr4 is a sum, so never pair curr4 with in4.
 _RAILS = (1, 2, 3)
-# Chips with one channel that people put into the supply line; what they measure is taken for the board's input.
+# One-channel chips that people wire into the supply line; we take their reading as the board's input.
 _SUPPLY_CHIPS = ("ina219", "ina220", "ina226", "ina230", "ina231", "ina238", "ina260", "power_meter")
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One sensor: the files whose product is its power, the factor that makes it watts, and its label if it has one."""
+    """One sensor: the files whose product is its power, the factor to watts, and its label, if any."""
 
     files: tuple[Path, ...]
     watts_per_unit: float
@@ -44,7 +44,7 @@ class Channel:
     whole_board: bool = False
 
     def watts(self) -> float:
-        """Power now; a current that flows backwards counts as none."""
+        """Power now; a reverse current counts as zero."""
         product = 1.0
         for file in self.files:
             product *= int(file.read_text())
@@ -64,20 +64,20 @@ class HwmonMeter(PowerSampler):
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
-        """A meter over the power sensors under `root`, or None where there are none that answer."""
+        """A meter for the power sensors under `root`, or None if none answers."""
         channels = find_channels(root)
         return cls(channels) if channels else None
 
 
 def find_channels(root: Path) -> list[Channel]:
-    """The sensors to add up: the board's input alone where one is labelled so, else every rail that answers."""
+    """The sensors to add up: only the board's input if one is labelled so, otherwise every rail that answers."""
     chips = sorted((root / "class" / "hwmon").glob("hwmon*"))
     channels = [channel for chip in chips for channel in _chip_channels(chip) if _answers(channel)]
-    # Jetsons label the supply VDD_IN or POM_5V_IN; the other rails hang on it and would be counted twice.
+    # Jetsons label the supply VDD_IN or POM_5V_IN; it feeds the other rails, which would be counted twice.
     inputs = [replace(channel, whole_board=True) for channel in channels if channel.label.endswith("_IN")]
     if inputs:
         return inputs
-    # Two chips in supply lines are two rails: which of them is the input, nobody says.
+    # With several chips in supply lines we cannot tell which is the input, so they count as rails.
     return channels if len(channels) == 1 else [replace(channel, whole_board=False) for channel in channels]
 
 

@@ -1,11 +1,11 @@
-"""The rails of a Raspberry Pi 5, as its power chip measures them: `vcgencmd pmic_read_adc`.
+"""The power rails of a Raspberry Pi 5, measured by its power chip: `vcgencmd pmic_read_adc`.
 
      3V7_WL_SW_A current(0)=0.00097577A
      3V7_WL_SW_V volt(8)=3.69740500V
      EXT5V_V volt(24)=5.14876000V
 
-Twelve rails have a current and a voltage, and their products are added. The 5 V input has a voltage alone, so what USB
-devices and hats draw, and what the converters lose, is not in the sum: rails, not the board.
+Twelve rails report current and voltage; we add up their products. The 5 V input reports only voltage, so the sum leaves
+out what USB devices and hats draw and what the converters lose: it covers the rails, not the board.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparsyedge.hardware.meters.sampler import PowerSampler
 __all__ = ["PmicMeter", "rail_watts"]
 
 SAMPLE_PERIOD_S = 0.1
-"""Every reading starts a process; at 100 Hz that alone would keep a good part of a core busy."""
+"""Every reading starts a process; at 100 Hz that alone would take up a good part of a core."""
 ANSWER_LIMIT_S = 5.0
 MODEL_FILE = Path("firmware/devicetree/base/model")
 _LINE = re.compile(r"(\w+)_([AV]) (?:current|volt)\(\d+\)=(-?[0-9.]+)[AV]")
@@ -42,7 +42,7 @@ class PmicMeter(PowerSampler):
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
-        """A meter where the board says that it is a Pi with this chip and `vcgencmd` answers."""
+        """A meter if the board identifies as a Pi with this chip and `vcgencmd` answers, else None."""
         command = shutil.which("vcgencmd")
         try:
             model = (root / MODEL_FILE).read_text().strip("\0\n")
@@ -55,7 +55,7 @@ class PmicMeter(PowerSampler):
 
 
 def rail_watts(answer: str) -> float:
-    """The sum over the rails that have both numbers; raises ValueError where there is none."""
+    """The sum over the rails with both current and voltage; raises ValueError if there are none."""
     numbers = {(rail, unit): float(number) for rail, unit, number in _LINE.findall(answer)}
     rails = [rail for rail, unit in numbers if unit == "A" and (rail, "V") in numbers]
     if not rails:

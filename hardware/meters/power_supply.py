@@ -1,4 +1,4 @@
-"""The battery's own gauge, as the kernel shows it: laptops, and boards on a battery hat.
+"""The battery's own gauge, read through the kernel: for laptops, and boards on a battery hat.
 
     class/power_supply/BAT0/type                      Battery
     class/power_supply/BAT0/scope                     Device, where it is a mouse's and not ours
@@ -6,8 +6,8 @@
     class/power_supply/BAT0/power_now                 microwatts, where the driver has it; else
     class/power_supply/BAT0/voltage_now, current_now  microvolts, microamperes, with exceptions
 
-A gauge refreshes its numbers once or a few times a second; asking more often only costs energy. While a charger is
-connected, what flows through the battery is not what the device draws, and nothing is counted.
+A gauge refreshes its numbers once or a few times a second; reading more often only costs energy. While a charger is
+connected, the battery's current is not what the device draws, so we count nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLE_PERIOD_S = 0.25
 
 
 class PowerSupplyMeter(PowerSampler):
-    """Joules out of the batteries, everything that hangs on them included: screen and radio, too."""
+    """Joules drawn from the batteries by everything they feed, including screen and radio."""
 
     name: str = "power-supply"
     kind: Kind = "battery"
@@ -39,7 +39,7 @@ class PowerSupplyMeter(PowerSampler):
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
-        """A meter over the batteries under `root`, or None where there are none with a gauge that can be read."""
+        """A meter for the batteries under `root`, or None if none has a readable gauge."""
         supplies = sorted((root / "class" / "power_supply").glob("*"))
         batteries = [supply for supply in supplies if _is_gauge(supply)]
         return cls(batteries) if batteries else None

@@ -4,8 +4,8 @@
     class/powercap/intel-rapl:0/energy_uj             counts up, wraps
     class/powercap/intel-rapl:0/max_energy_range_uj   where it wraps
 
-Only packages are summed: sub-zones (intel-rapl:0:0) are parts of them, and the zone `psys` contains them. energy_uj is
-readable by root alone since the side-channel fix of 2020; `chmod a+r` on it lets a device measure without root.
+We add up packages only: sub-zones (intel-rapl:0:0) are parts of them, and the zone `psys` contains them. Since the
+side-channel fix of 2020, only root can read energy_uj; `chmod a+r` on it lets a device measure without root.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Package:
 
 
 class RaplMeter:
-    """Joules of all processor packages, whoever uses them; memory and board are not in it."""
+    """Joules of all processor packages, from all processes; excludes memory and board."""
 
     name: str = "rapl"
     kind: Kind = "measured-rails"
@@ -61,7 +61,7 @@ class RaplMeter:
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
-        """A meter over every package under `root`, or None where there is none or its counter may not be read."""
+        """A meter for every package under `root`, or None if there is none or we may not read a counter."""
         packages = []
         for zone in sorted((root / "class" / "powercap").glob("intel-rapl:*")):
             try:
@@ -86,7 +86,7 @@ class RaplMeter:
         self._counting = False
 
     def read_joules(self) -> float:
-        """Joules between start and stop so far; a counter that can no longer be read adds nothing."""
+        """Joules counted so far between start and stop; adds nothing if a counter can no longer be read."""
         if self._counting:
             self._total_uj += self._advance_uj()
         return self._total_uj / 1e6

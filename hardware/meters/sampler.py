@@ -1,4 +1,4 @@
-"""Shared by meters that read power: a thread that samples it and integrates energy by trapezoids."""
+"""Shared by meters that read power: a thread samples it and integrates energy with the trapezoidal rule."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 class NoReading(Exception):
-    """The sensor answers, but not with what the device draws; the message says why."""
+    """The sensor answers, but the reading is not the device's power; the message says why."""
 
 
 class PowerSampler:
-    """Integrates `read_watts`, asked every `period_s` seconds from start to stop.
+    """Integrates `read_watts`, called every `period_s` seconds from start to stop.
 
     `read_watts` raises OSError or ValueError if the sensor is gone, NoReading if the reading is not the device's power.
     That time counts as lost; we do not invent its energy.
@@ -40,14 +40,14 @@ class PowerSampler:
         self._joules = self._lost_s = 0.0
         self._counted_s = self._busy_s = 0.0
         self._samples = 0
-        self._last: tuple[float, float | None] | None = None  # seconds and watts of the last sample, None without any
+        self._last: tuple[float, float | None] | None = None  # time and watts of the last sample
         self._complaint = ""
         self._halt = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def sample_hz(self) -> float:
-        """Readings per second so far, as counted."""
+        """Measured readings per second so far."""
         return self._samples / self._counted_s if self._counted_s else 0.0
 
     @property
@@ -57,7 +57,7 @@ class PowerSampler:
 
     @property
     def overhead(self) -> float:
-        """The share of one core that sampling takes, as measured; what a child process takes is in it."""
+        """The measured share of one core that sampling takes, including child processes."""
         return self._busy_s / self._counted_s if self._counted_s else 0.0
 
     def start(self) -> None:
@@ -69,7 +69,7 @@ class PowerSampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the sampling thread and wait for it; the time until the next start is not counted."""
+        """Stop the sampling thread and wait for it; nothing counts until the next start."""
         if self._thread is not None:
             self._halt.set()
             self._thread.join()
@@ -78,13 +78,13 @@ class PowerSampler:
             self._last = None
 
     def read_joules(self) -> float:
-        """Joules up to this moment; while counting, takes a sample of its own so that short phases come out right."""
+        """Joules up to now; while counting, takes an extra sample to measure short phases correctly."""
         if self._thread is not None:
             self.sample()
         return self._joules
 
     def sample(self) -> None:
-        """Add the energy since the last sample, half of it by this reading and half by the one before."""
+        """Add the energy since the last sample, at the mean of both readings."""
         with self._lock:
             busy_s = _busy_s()
             watts = self._reading()
@@ -102,7 +102,7 @@ class PowerSampler:
 
     def _reading(self) -> float | None:
         try:
-            # A current that flows backwards counts as none, so that energy never falls.
+            # A reverse current counts as zero, so energy never falls.
             return max(self._read_watts(), 0.0)
         except (OSError, ValueError, NoReading) as error:
             complaint = type(error).__name__
@@ -112,7 +112,7 @@ class PowerSampler:
             return None
 
     def _run(self) -> None:
-        # Absolute times: a slow sensor must not make the rate drift further than it has to.
+        # Absolute times, so a slow sensor does not lower the rate more than necessary.
         due_s = time.monotonic()
         while True:
             due_s = max(due_s + self._period_s, time.monotonic())
@@ -122,6 +122,6 @@ class PowerSampler:
 
 
 def _busy_s() -> float:
-    """Processor seconds of this thread and of the processes that have been started and have ended."""
+    """CPU seconds of this thread and of finished child processes."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime

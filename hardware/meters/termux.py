@@ -1,4 +1,4 @@
-"""A phone's battery gauge through Termux:API: `termux-battery-status`, since Android hides /sys from its programs."""
+"""A phone's battery gauge, read with Termux:API's `termux-battery-status`, since Android hides /sys from programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLE_PERIOD_S = 5.0
 
 
 class TermuxMeter(PowerSampler):
-    """Joules out of the phone's battery, screen and radio included; nothing is counted on a charger."""
+    """Joules drawn from the phone's battery, including screen and radio; counts nothing on a charger."""
 
     name: str = "termux"
     kind: Kind = "battery"
@@ -29,7 +29,7 @@ class TermuxMeter(PowerSampler):
 
     @classmethod
     def probe(cls, root: Path) -> Self | None:
-        """A meter where Termux:API answers with a voltage and a current; `root` plays no part."""
+        """A meter if Termux:API reports a voltage and a current, else None; ignores `root`."""
         command = find_command("termux-battery-status")
         if command is None:
             return None

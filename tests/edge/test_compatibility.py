@@ -107,7 +107,7 @@ def test_a_field_of_a_later_version_is_ignored(addition: bytes) -> None:
 def test_what_must_not_be_ignored_is_refused_whatever_else_the_message_holds(addition: bytes, sentence: str) -> None:
     with pytest.raises(VersionError, match=sentence):
         decode_reply(extended(ACCEPTED, addition))
-    # A kind of reply that does not exist yet, and fields of other types: the sentence is still about the version.
+    # Even for an unknown kind of reply with fields of other types, the error is about the version.
     with pytest.raises(VersionError, match=sentence):
         decode_reply(b'{"type":"postponed","round":"three",' + addition + b"}")
 
@@ -120,7 +120,7 @@ def test_a_message_older_than_this_side_reads_names_the_sender(monkeypatch: pyte
 
 
 def test_a_message_that_names_no_version_is_read_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A status must be: it is how a side learns that the other is too old.
+    # Every version must read a status: it tells a side that the other is too old.
     later = Speaks(protocol=Span(2, 3), manifest=Span(6, 6))
     monkeypatch.setattr(compatibility, "OURS", later)
     assert decode(STATUS, DeviceStatus).state == "online"

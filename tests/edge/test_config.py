@@ -54,7 +54,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert (config.work_dir, config.identity) == (str(home / "work"), str(tmp_path / "who"))
     assert config.data.data_dir == str(tmp_path / "board" / "data")
     assert config.data.dataset == str(tmp_path / "board" / "mine.npz")
-    # However the file itself is named.
+    # The same through a relative path to the file.
     monkeypatch.chdir(tmp_path)
     assert load(Path("board"), text) == config
 

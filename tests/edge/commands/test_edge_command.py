@@ -99,7 +99,7 @@ def test_a_device_that_cannot_start_leaves_the_reason_with_the_broker(mosquitto:
     )
     assert done.returncode == 2
     assert "absent.npz is not a file" in done.stderr
-    # Afterwards, as a coordinator that is started later would.
+    # Connect only now, like a coordinator that starts later.
     watcher = Link("127.0.0.1", mosquitto, identity="watcher")
     watcher.subscribe(Topics("default").status("pi-01"))
     watcher.open()
@@ -115,7 +115,7 @@ def test_a_device_that_cannot_start_leaves_the_reason_with_the_broker(mosquitto:
 def test_a_device_that_cannot_write_leaves_word_and_ends_with_a_sentence(
     mosquitto: int, own_data: Path, tmp_path: Path
 ) -> None:
-    # A disk that is full or read-only fails at the same call; root may write to any other folder.
+    # A full or read-only disk fails at the same call; a read-only folder would not stop root.
     (tmp_path / "file").touch()
     config = tmp_path / "device.toml"
     config.write_text(
@@ -154,7 +154,7 @@ def test_a_device_that_was_suspended_for_days_comes_back(broker: Broker, own_dat
     try:
         first = status_of(broker)
         device.send_signal(signal.SIGSTOP)
-        # Its connection, its session and the broker's memory of it are gone when it wakes up.
+        # When it wakes up, its connection and session are gone and the broker has forgotten it.
         broker.stop()
         broker.start()
         device.send_signal(signal.SIGCONT)

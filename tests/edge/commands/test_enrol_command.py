@@ -52,7 +52,7 @@ def test_a_device_becomes_a_member_and_its_token_is_gone(answering: Authority, t
     link = Link(config.broker.host, config.broker.port, identity="pi-01", tls=identity.tls)
     link.open(LIMIT_S)
     link.close()
-    # Once more, as a service that starts at every boot does.
+    # Run it again, like a service that starts at every boot.
     assert main([str(file), "--identity", str(folder)]) == 0
 
 
@@ -159,7 +159,7 @@ def rubbish(authority: Authority, payloads: list[bytes]) -> None:
 
 
 def test_rubbish_from_newcomers_is_counted_and_stops_nobody(answering: Authority, tmp_path: Path) -> None:
-    # Somebody who was answered shows that the service listens; the broker keeps nothing for one that does not yet.
+    # A first enrolment shows that the service is listening; the broker keeps nothing for a service that is not.
     enrol(answering.invite("pi-00"), tmp_path / "another", timeout_s=LIMIT_S)
     invited = answering.invite("pi-01")
     request = {"device": "pi-01", "token": invited.token, "csr": "x", "reply": "c" * 32}
@@ -168,7 +168,7 @@ def test_rubbish_from_newcomers_is_counted_and_stops_nobody(answering: Authority
     enrol(invited, tmp_path / "identity", timeout_s=LIMIT_S)
     counts: dict[str, int] = {}
     until_s = time.monotonic() + LIMIT_S
-    while sum(counts.values()) < 6 and time.monotonic() < until_s:  # they are written once a second
+    while sum(counts.values()) < 6 and time.monotonic() < until_s:  # the service writes them once a second
         with answering.ledger() as ledger:
             counts = {refusal.reason: refusal.count for refusal in ledger.refusals()}
     assert counts == {"the request cannot be read": 6}

@@ -130,7 +130,7 @@ def test_pixels_that_are_normalised_already_suit_a_model_of_pixels() -> None:
 
 
 def write_clothes(folder: Path, names: tuple[str, ...]) -> Path:
-    """Five images of each class, whose shade of red tells the class."""
+    """Write five images per class; the shade of red tells the class."""
     for name in names:
         (folder / name).mkdir(parents=True)
         pixels = bytes([10 * CLOTHES.index(name), 0, 255]) * 64
@@ -144,7 +144,7 @@ def read_folders(folder: Path) -> Dataset:
 
 
 def red(x: FloatArray) -> list[int]:
-    """What the first pixels of a batch were before they were normalised."""
+    """The red values of a batch's first pixels, before normalisation."""
     return [round(float(value)) for value in (x[:, 0, 0, 0] + 1) * 127.5]
 
 

@@ -30,14 +30,14 @@ FOLDER = "cifar-100-binary"
 
 @dataclass
 class Site:
-    """What the server on loopback answers, and how often it was asked."""
+    """The loopback server's response, and the requests it got."""
 
     url: str = ""
     body: bytes = b""
     promised_bytes: int | None = None
     repeats: int = 1
     pause_s: float = 0
-    """Between one byte and the next; none where all go at once."""
+    """Pause between bytes; 0 sends all at once."""
     status: int = 200
     requests: list[str] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         length = len(self.site.body) * self.site.repeats
         self.send_header("Content-Length", str(self.site.promised_bytes or length))
         self.end_headers()
-        # A client that has seen enough goes away.
+        # A client that has seen enough hangs up.
         with suppress(ConnectionError):
             self._send_body()
 

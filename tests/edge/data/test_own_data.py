@@ -222,7 +222,7 @@ def test_speech_follows_the_official_lists(tmp_path: Path) -> None:
     assert (len(dataset.train), len(dataset.test), dataset.names) == (4, 2, ("no", "yes"))
     assert dataset.train.x.shape[1:] == (1, 1, 8000)
     assert dataset.train.y.tolist() == [0, 0, 1, 1]
-    # In the middle of a constant clip the filter has nothing to do; behind its end there is silence.
+    # The filter changes nothing in the middle of a constant clip; after its end there is silence.
     assert dataset.test.x[1, 0, 0, 3000] == 1003
     assert dataset.test.x[1, 0, 0, -1] == 0
 
@@ -243,7 +243,7 @@ def test_speech_of_another_rate_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_speech_without_data_and_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    # Nobody listens on port 1, so that no test fetches 2.4 GB where there is a network.
+    # Nothing listens on port 1, so the test never downloads 2.4 GB if there is a network.
     archive = replace(SPEECH_ARCHIVE, url="http://127.0.0.1:1/speech.tar.gz")
     with pytest.raises(DataError) as caught:
         load_speech("speech_commands", tmp_path, archive=archive)

@@ -85,7 +85,7 @@ def test_a_model_that_is_sent_in_round_1_is_trained_whole_by_every_group(
     number: int, pruned_before: bool, coordinator: Coordinator, make_agent: Callable[..., Agent]
 ) -> None:
     method = msgspec.json.decode(manifest())["method"] | {"sparsities": [0.5], "shares": [1]}
-    # The smaller half of the weights is the one that training makes the larger.
+    # Training turns the smaller half of the weights into the larger half.
     weights = np.linspace(2, 1, 1728, dtype=np.float32).reshape(SHAPES["conv.weight"])
     model = {**INITIAL, "conv.weight": weights}
     frame = frame_of(model, base_id=model_id(model), round_number=number)
@@ -253,7 +253,7 @@ def test_restarted_device_goes_on_after_its_last_finished_epoch(
     assert FakeSession.steps == 4
     FakeSession.on_step = None
     make_agent().run()
-    # Three of the first epoch, one that was lost, three of the second.
+    # Three steps of the first epoch, one lost step, three of the second epoch.
     assert FakeSession.steps == 7
     report = decode(coordinator.sent("report")[0], Report)
     assert report.steps == 6
@@ -281,5 +281,5 @@ def test_what_was_made_of_other_data_of_the_same_length_is_not_used(
     coordinator.assembly = None
     coordinator.verdict = lambda offer: Accepted(**identity(offer))
     make_agent(data=samples(label=2)).run()
-    # All of it once more.
+    # The whole job again.
     assert FakeSession.steps == before + 6

@@ -1,4 +1,4 @@
-"""Updates in a lossy codec, and what they leave for the next one."""
+"""Updates in a lossy codec, and the residual they leave for the next one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lossy_task(round_number: int, **changes: Any) -> RoundTask:
 
 
 def deliver_round(coordinator: Coordinator, make_agent: Callable[..., Agent], task: RoundTask) -> State:
-    """Let the device answer a task and the run finish; what the coordinator got."""
+    """Let the device answer a task and the run finish; returns the state that the coordinator got."""
     coordinator.assembly = None
     coordinator.announce(task)
     make_agent().run()
@@ -59,7 +59,7 @@ def test_what_an_accepted_update_left_over_goes_into_the_next_one_even_after_a_r
     coordinator: Coordinator, make_agent: Callable[..., Agent]
 ) -> None:
     first = deliver_round(coordinator, make_agent, lossy_task(1))
-    # The same training once more, so that what differs is what was left over.
+    # The same training again, so only the residual makes a difference.
     second = deliver_round(coordinator, make_agent, lossy_task(2))
     trained = trained_from_initial()
     left = left_by(trained, first)
@@ -108,7 +108,7 @@ def test_a_device_asks_what_became_of_an_update_before_it_makes_the_next(
     def answer(offer: Offer) -> Reply:
         asked.append(offer.round)
         if offer.round == 1:
-            # The frame of the second round is assembled anew.
+            # Assemble the second round's frame from scratch.
             coordinator.assembly = None
             return Accepted(**identity(offer)) if accepted else Refused(**identity(offer), reason="round 1 is closed")
         return Accepted(**identity(offer))

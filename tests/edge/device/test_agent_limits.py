@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Board:
-    """A device whose temperature a test sets; every look at the clock is a long time later."""
+    """A device whose temperature a test sets; its clock advances by CHECK_S on every read."""
 
     def __init__(self, *celsius: float) -> None:
         self._celsius = list(celsius)
@@ -43,7 +43,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reasons(coordinator: Coordinator) -> list[str]:
-    """What the device said about its fitness, while it was online."""
+    """The reasons in the device's online statuses; empty when it was fit."""
     statuses = [decode(payload, DeviceStatus) for payload in coordinator.sent("status")]
     return [status.unfit for status in statuses if status.state == "online"]
 

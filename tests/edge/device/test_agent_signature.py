@@ -91,7 +91,7 @@ def test_the_signed_manifest_bounds_what_a_task_may_ask_for(
     agent._take_turn()
     assert reason in caplog.text
     assert FakeSession.steps == 0
-    # Whoever has the run's key may come to their senses: only this round is declined.
+    # The next task may be within bounds again, so the device declines only this round.
     assert decode(coordinator.sent("status")[-1], DeviceStatus).unfit_round == 1
 
 
@@ -123,7 +123,7 @@ def test_a_model_that_is_not_the_one_of_the_task_is_never_trained(
     base = {name: tensor + 1 for name, tensor in INITIAL.items()}
     other = {name: tensor + 2 for name, tensor in INITIAL.items()}
     agent = make_agent()
-    # Whole first: what is fetched is another model than the task names. Then as a difference to one that is held.
+    # First a whole model that is not the one the task names, then a difference to a model that the device holds.
     whole = coordinator.offer_blob(frame_of(other, base_id=model_id(other)))
     agent._courier.task = round_task(round=2, model_id=model_id(base), model=whole)
     agent._take_turn()

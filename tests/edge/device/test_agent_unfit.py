@@ -162,7 +162,7 @@ def test_a_task_of_a_later_version_is_a_reason_that_says_whom_to_upgrade_and_is_
     make_agent: MakeAgent,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # Its other fields may be unreadable, and it comes again with every refresh.
+    # The task's other fields may be unreadable, and every refresh repeats the task.
     newer = encode(round_task()).replace(b'"epochs":2', b'"epochs":{"least":2}')[:-1] + b"," + addition + b"}"
     agent = make_agent()
     for _ in range(3):

@@ -36,7 +36,7 @@ REPORT = plain_report()
 
 
 class CoordinatorOnItsSecondStart:
-    """A channel to a coordinator that knows of no offer made before it announced its round again."""
+    """A channel to a restarted coordinator, which has forgotten all offers made before it announced its round again."""
 
     chunk_bytes = UPDATE.chunk_bytes
 

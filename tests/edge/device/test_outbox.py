@@ -144,7 +144,7 @@ def test_a_crash_while_an_update_is_written_leaves_the_one_before_with_its_resid
     monkeypatch.setattr(outbox_module, "write_atomically", crash)
     with pytest.raises(KeyboardInterrupt):
         put(outbox, 2, SECOND, b"left by 2")
-    # One write is all there is: no moment has the update without its residual.
+    # There is only one write, so the update is never on disk without its residual.
     assert len(writes) == 1
     after = Outbox(tmp_path)
     assert after.frame() == FIRST

@@ -59,7 +59,7 @@ def manifest(state: State) -> Manifest:
 
 @pytest.fixture
 def template(state: State) -> onnx.ModelProto:
-    """The plain inference graph of an export, with the weights of nobody."""
+    """An export's plain inference graph, before it gets trained weights."""
     nodes = [
         helper.make_node("Flatten", ["x"], ["flat"]),
         helper.make_node("Gemm", ["flat", "fc.weight", "fc.bias"], ["logits"], transB=1),
@@ -76,7 +76,7 @@ def template(state: State) -> onnx.ModelProto:
 
 @pytest.fixture
 def make_artifacts(tmp_path: Path, manifest: Manifest, template: onnx.ModelProto) -> Make:
-    """Artifacts with some of the manifest changed, around that graph or around any bytes in its place."""
+    """Makes artifacts with changes to the manifest, and with that graph or any other bytes instead."""
 
     def make(inference: bytes | None = None, **changes: Any) -> Artifacts:
         directory = tmp_path / "artifacts"
@@ -96,7 +96,7 @@ def artifacts(make_artifacts: Make) -> Artifacts:
 
 @pytest.fixture
 def brightest() -> State:
-    """Weights that name the class after the brightest row of an image."""
+    """Weights that predict the class from the brightest row of an image."""
     weight = np.zeros((CLASSES, *SAMPLE), dtype=np.float32)
     for label in range(CLASSES):
         weight[label, :, label, :] = 1

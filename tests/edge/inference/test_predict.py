@@ -26,7 +26,7 @@ BOTH = pytest.mark.parametrize("model", ["model.onnx", "model_float.onnx"])
 
 
 def picture(label: int, *, scale: int = 1) -> NDArray[np.uint8]:
-    """An image (height, width, channels) whose row of that number is white."""
+    """An image (height, width, channels) whose row number `label` is white."""
     pixels = np.zeros((4, 5, 3), dtype=np.uint8)
     pixels[label] = 255
     return pixels.repeat(scale, axis=0).repeat(scale, axis=1)

@@ -15,7 +15,7 @@ NAMES = ("trouser", "shoe", "hat", "Å")
 
 
 def write_data(path: Path, *, drawn: list[int], labels: list[int], names: tuple[str, ...] = NAMES) -> str:
-    """Images (height, width, channels) of which the row `drawn` is white, and what they are said to be."""
+    """Write images (height, width, channels) whose row `drawn` is white, with these labels."""
     x = np.zeros((len(drawn), 4, 5, 3), dtype=np.uint8)
     for sample, row in enumerate(drawn):
         x[sample, row] = 255

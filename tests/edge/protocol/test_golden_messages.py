@@ -44,7 +44,7 @@ def golden(kind: str) -> bytes:
 
 
 def manifest_content() -> bytes:
-    """The recorded manifest, for the op library of today: its ABI has a version of its own."""
+    """The recorded manifest with the current op library's ABI version, which changes independently."""
     content = (GOLDEN / "manifest.json").read_bytes()
     return re.sub(rb'"ops_abi": \d+', f'"ops_abi": {ABI_VERSION}'.encode(), content)
 
@@ -81,7 +81,7 @@ def test_golden_manifest_is_still_read_and_written_byte_by_byte() -> None:
 
 
 def test_golden_manifest_still_stands_for_the_same_artifacts() -> None:
-    # A run goes on with artifacts of this id alone, so it must not depend on the version of the reader.
+    # A run continues only with artifacts of this id, so the id must not depend on the reader's version.
     later = manifest_content().replace(b"{\n", b'{\n  "added_later": 1,\n', 1)
     of_later, of_golden = (
         Artifacts(Path(), decode_manifest(content, source="it")).id for content in (later, manifest_content())

@@ -87,7 +87,7 @@ for thread in threads:
 
 
 def test_many_threads_may_be_the_first_to_read_a_message() -> None:
-    # In a process of its own, where nothing was read before: a crash takes all of it along.
+    # In a new process, which has not read any message yet; a crash would kill the whole process.
     said = (TASK, REPORT, OFFER, DeviceStatus(state="online", boot_id="b", samples=5))
     words = "\n".join(f"{type(message).__name__} {encode(message).decode()}" for message in said)
     for _ in range(8):

@@ -36,7 +36,7 @@ class Startable(Protocol):
 
 
 class MuteBroker:
-    """Accepts connections, says one thing, and reads for ever."""
+    """Accepts connections, sends one greeting, then only reads."""
 
     def __init__(self, port: int, greeting: bytes, *, hang_up: bool = False) -> None:
         self._greeting = greeting
@@ -151,7 +151,7 @@ def test_retained_message_awaits_a_late_subscriber_and_comes_again_when_asked_ag
 ) -> None:
     sender = open_link(server.port, "sender")
     sender.publish("state/x", b"now", retain=True)
-    # A broker that is slow to take it would send it to the subscriber as news.
+    # Otherwise a slow broker would send it to the subscriber as a new message.
     wait_until(lambda: not sender._window)
     receiver = open_link(server.port, "receiver")
     for _ in range(2):

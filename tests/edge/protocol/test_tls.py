@@ -1,4 +1,4 @@
-"""Who is talked to in the clear, and whose certificate is believed."""
+"""When a link may go without TLS, and which certificates it trusts."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def sealed(
 
 @pytest.fixture
 def make_trust(tmp_path: Path) -> Callable[[], Trust]:
-    """The trust of a device as it finds it on its disk; another call is another start."""
+    """Loads a device's trust from disk; each call acts as a restart."""
     return lambda: Trust(public(SIGNING_KEY), fleet="home", path=tmp_path / "work" / "trust.json")
 
 

@@ -25,18 +25,18 @@ from sparsyedge.edge.training.sparse_session import SparseSession
 Export = Callable[..., Artifacts]
 
 STEPS = 20
-# Where a value lies on another side of a threshold (ReLU, pruning), one flip moves a small gradient by 1e-2 and says
-# nothing of the graph (export/agreement.py). Such a batch is replaced by another, but not many.
+# If a value falls on the other side of a threshold (ReLU, pruning), one flip moves a small gradient by 1e-2 and says
+# nothing about the graph (export/agreement.py). We replace such batches, but only a few.
 MAX_BATCHES = 26
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-3
-# Large, so that the values after a step tell what its gradients were.
+# Large, so the values after a step reveal its gradients.
 RATE = 1.0
 BATCH = (np.zeros((6, 3, 16, 16), np.float32), np.zeros(6, np.int64))
 
 
 def differences(ours: Session, theirs: Session, state: State, rng: np.random.Generator) -> tuple[float, float]:
-    """Relative differences of loss and of the worst change of a tensor, after one step from one start."""
+    """Relative differences in the loss and in the worst tensor's change, after one step from the same state."""
     x = rng.standard_normal((6, 3, 16, 16), dtype=np.float32)
     y = rng.integers(0, 5, 6)
     losses, changes = [], []

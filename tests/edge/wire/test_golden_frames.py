@@ -1,4 +1,4 @@
-"""Frames that were recorded once, and are to be written and read like that for ever; see tests/golden/README.md."""
+"""Recorded frames that every version must write and read the same way; see tests/golden/README.md."""
 
 import hashlib
 import re

@@ -20,7 +20,7 @@ from sparsyedge.edge.wire.codecs import Codec
 from sparsyedge.edge.wire.envelope import MAX_HEADER_BYTES, Mask, SectionReader
 from sparsyedge.edge.wire.frame import decode_frame, encode_frame, read_header
 
-# Decoding the honest frame takes far less; a length that is believed takes far more.
+# Decoding the honest frame takes far less; trusting a forged length takes far more.
 ALLOWED_BYTES = 1 << 20
 
 
@@ -51,7 +51,7 @@ def test_forged_frame_is_refused_without_taking_memory(forge: Forge) -> None:
 
 
 class CountedSlices(bytes):
-    """Bytes that know how often somebody has cut a piece from them."""
+    """Bytes that count how often they are sliced."""
 
     cuts = 0
 
@@ -91,7 +91,7 @@ def nested(codec: Codec = "lossless") -> bytes:
 
 
 def resealed(frame: bytes, old: bytes, new: bytes) -> bytes:
-    """The frame with some bytes of its header replaced by as many others, and a digest that agrees."""
+    """The frame with some header bytes replaced by the same number of others, and a matching digest."""
     assert frame.count(old) == 1
     assert len(old) == len(new)
     body = frame[:-32].replace(old, new)
@@ -125,7 +125,7 @@ def test_scale_that_is_not_finite_is_refused() -> None:
 
 
 LARGE_SHAPES = {"b": (100,), "w": (100, 250)}
-# What a receiver declares that it can take: its own model, the frame, and a header.
+# The memory a receiver needs besides the frame: its own model and a header.
 CAP_BYTES = 4 * (100 + 100 * 250) + MAX_HEADER_BYTES
 
 
@@ -190,7 +190,7 @@ DECLARED_BYTES = 4 * ENTRIES
 
 
 def single_weight(kept: float, *, base_kept: float = 1.0) -> tuple[State, State]:
-    """A weight that is the whole model, and its base, which keeps all that the weight keeps and perhaps more."""
+    """A base and a model with a single weight; with base_kept >= kept, the base keeps all that the model keeps."""
     rng = np.random.default_rng(3)
     values = rng.standard_normal(ENTRIES, dtype=np.float32)
     order = rng.permutation(ENTRIES)

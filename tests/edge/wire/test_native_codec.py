@@ -1,4 +1,4 @@
-"""The native codec against what numpy says, for any input."""
+"""Compares the native codec with numpy, for any input."""
 
 import shutil
 import subprocess
