@@ -29,7 +29,8 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const
 namespace {
 
 uint64_t current_input = 0;
-bool inside_codec = false;
+// Of this thread alone: libFuzzer has threads of its own, which allocate when they like.
+thread_local bool inside_codec = false;
 size_t allocations_inside = 0;
 
 void CountAllocation(const volatile void*, size_t) { allocations_inside += inside_codec; }
