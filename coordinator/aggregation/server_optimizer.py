@@ -10,6 +10,7 @@ coordinator/aggregation_config.py.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -29,7 +30,7 @@ def make_optimizer(config: ServerOptimizerConfig, manifest: Manifest) -> ServerO
     return OPTIMIZERS[config.name](config, manifest)
 
 
-class ServerOptimizer:
+class ServerOptimizer(ABC):
     """One optimizer with its memory; `pack` and `unpack` preserve the memory bit for bit across a restart."""
 
     slots: ClassVar[tuple[str, ...]] = ()
@@ -51,9 +52,9 @@ class ServerOptimizer:
             mean[name] = self._step_tensor(name, base[name], mean[name])
         return mean
 
+    @abstractmethod
     def direction(self, name: str, change: FloatArray) -> FloatArray:
         """Return the step for the devices' mean change, before the learning rate scales it."""
-        raise NotImplementedError
 
     def _step_tensor(self, name: str, base: FloatArray, mean: FloatArray) -> FloatArray:
         moved = base + np.float32(self._rate) * self.direction(name, mean - base)
