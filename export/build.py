@@ -26,9 +26,9 @@ from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.export import rewrite
-from sparsyedge.export.layers import read_network
+from sparsyedge.export.fused.layers import read_network
+from sparsyedge.export.fused.step import build_plan_graph, build_sparse_step
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
-from sparsyedge.export.sparse_step import build_plan_graph, build_sparse_step
 from sparsyedge.export.theta import insert_reparametrisation
 from sparsyedge.export.trace import INPUT_NAME, LOGITS_NAME, OPSET, trace
 

@@ -1,4 +1,4 @@
-"""Reads a forward graph as a list of layers, from which sparse_step.py writes the sparse step.
+"""Reads a forward graph as a list of layers, from which step.py writes the sparse step.
 
 It understands only what our kernels support: 2-d convolutions without bias, BatchNorm with residual addition and ReLU,
 pooling, and a linear layer at the end. It refuses anything else by name.

@@ -20,7 +20,7 @@ from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.model.reparametrise import NORM_FLOOR, exponent_name, positions_name
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.edge.training.sparse_session import THRESHOLD
-from sparsyedge.export.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
+from sparsyedge.export.fused.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
 from sparsyedge.export.rewrite import BETA, DENSITY, OP_DOMAIN_VERSION, WEIGHT_DECAY, density_tensor
 from sparsyedge.export.trace import INPUT_NAME, OPSET
 
