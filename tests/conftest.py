@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,12 @@ pytest_plugins = [
     # Last, since its fixtures replace others.
     *(["fixtures.device_install"] if DEVICE_ONLY else ["fixtures.artifacts", "fixtures.stock_runtime"]),
 ]
+
+
+def pytest_configure() -> None:
+    """Let commands under test hear Ctrl-C: a shell ignores it for `make test &`, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

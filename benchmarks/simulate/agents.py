@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from sparsyedge.benchmarks.simulate.simulated_device import BOOT_ID, DeviceRoom, Setup
-from sparsyedge.benchmarks.simulate.workers import ONE_THREAD, environment
+from sparsyedge.benchmarks.simulate.workers import ONE_THREAD, environment, signals_deferred
 from sparsyedge.edge.commands import logs
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.device.agent import Agent
@@ -60,11 +60,11 @@ def started_agents(count: int, setup: Setup, *, devices: Sequence[str], broker: 
         for index in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(target=host, args=(theirs, setup, devices[index::count], broker), daemon=True)
-            with environment(ONE_THREAD):
+            with environment(ONE_THREAD), signals_deferred():
                 process.start()
+                pipes.append(ours)
+                processes.append(process)
             theirs.close()
-            pipes.append(ours)
-            processes.append(process)
         yield Hosts(processes)
     finally:
         for pipe in pipes:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
+from types import FrameType
 
 from sparsyedge.benchmarks.simulate.pipe import Done, Message, Turn, decode, encode
 from sparsyedge.benchmarks.simulate.simulated_device import Setup
 from sparsyedge.benchmarks.simulate.worker import work
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["ONE_THREAD", "Worker", "Workers", "environment", "started_workers"]
+__all__ = ["ONE_THREAD", "Worker", "Workers", "environment", "signals_deferred", "started_workers"]
 
 STOP_LIMIT_S = 20.0
 # One thread per worker: numpy's own threads would compete with the other workers for the cores.
@@ -109,11 +111,37 @@ def started_workers(count: int, setup: Setup) -> Iterator[Workers]:
     workers: list[Worker] = []
     try:
         for _ in range(count):
-            workers.append(Worker(setup))
+            with signals_deferred():
+                workers.append(Worker(setup))
         yield Workers(workers)
     finally:
         for worker in workers:
             worker.stop()
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back during the block, which starts a process and notes it.
+
+    A child whose parent ends before it has handed over the arguments prints a traceback, and one that nobody has noted
+    is not ended. Blocking the signals instead would block them in the child too.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only that thread hears signals
+        yield
+        return
+    arrived: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 @contextmanager

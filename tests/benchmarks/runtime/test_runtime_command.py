@@ -13,7 +13,7 @@ from sparsyedge.edge.errors import ConfigError
 
 pytestmark = pytest.mark.heavy
 
-STOCK = Path(os.environ.get("SPARSYEDGE_STOCK_PYTHON", Path(__file__).parents[2] / ".venv-stock/bin/python"))
+STOCK = Path(os.environ.get("SPARSYEDGE_STOCK_PYTHON", Path(__file__).parents[3] / ".venv-stock/bin/python"))
 
 
 def test_bench_runtime_times_both_ways_dense_and_sparse(capsys: pytest.CaptureFixture[str]) -> None:
