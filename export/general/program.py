@@ -1,0 +1,130 @@
+"""Traces a module with its loss and lets torch differentiate it: one program from a batch to loss and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.experimental import _export_forward_backward
+from torch.nn import functional
+
+from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.export.general.substitute import Layers, substitute
+from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.quiet import quiet
+
+__all__ = ["StepProgram", "trace_step"]
+
+_PREFIX = "model."
+_MOST_SAMPLES = 65_536
+"""In one batch; torch.export wants a bound."""
+_TRACED_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """The differentiated program, and what its inputs and outputs mean, in order."""
+
+    program: ExportedProgram
+    layers: Layers
+    inputs: tuple[str, ...]
+    """Names of parameters and buffers, and `x`, `labels`, `seed`; `constant:NAME` for what the module holds besides."""
+    outputs: tuple[str, ...]
+    """`loss`, `NAME.grad`, `NAME.new`."""
+    constants: dict[str, Tensor]
+
+
+class _LossOf(nn.Module):
+    """The module with its loss, whose inputs are those of a step."""
+
+    def __init__(self, model: nn.Module, spec: ModelSpec, *, smoothing: float) -> None:
+        super().__init__()
+        self.model = model
+        self._spec = spec
+        self._smoothing = smoothing
+
+    def forward(self, x: Tensor, labels: Tensor, seed: Tensor) -> Tensor:
+        logits = self.model(x)
+        if self._spec.task == "regression":
+            return functional.mse_loss(logits, labels)
+        return functional.cross_entropy(logits, labels, label_smoothing=self._smoothing)
+
+
+def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> StepProgram:
+    """The program of one step of a module in training mode; raises ArtifactError if torch cannot export it."""
+    samples = torch.export.Dim("batch", min=2, max=_MOST_SAMPLES)
+    shapes = ({0: samples}, {0: samples}, None)
+    with quiet():
+        try:
+            traced = torch.export.export(
+                _LossOf(model.train(), spec, smoothing=smoothing), _example(spec), dynamic_shapes=shapes, strict=False
+            )
+        except Exception as error:  # torch's exporter raises whatever its tracer met
+            raise ArtifactError(_explain(error, model)) from error
+        _forget_counters(traced)
+        layers = substitute(traced, seed="seed", prefix=_PREFIX)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            try:
+                joint = _export_forward_backward(traced)
+            except Exception as error:  # as above
+                raise ArtifactError(_explain(error, model)) from error
+    return _described(joint, layers)
+
+
+def _example(spec: ModelSpec) -> tuple[Tensor, Tensor, Tensor]:
+    x = torch.zeros(_TRACED_SAMPLES, *spec.input_shape)
+    if spec.task == "regression":
+        labels = torch.zeros(_TRACED_SAMPLES, spec.classes)
+    else:
+        labels = torch.zeros(_TRACED_SAMPLES, dtype=torch.int64)
+    return x, labels, torch.zeros(1, dtype=torch.int64)
+
+
+def _forget_counters(program: ExportedProgram) -> None:
+    """Drop BatchNorm's count of batches: it is not part of a state."""
+    counters = {
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.target is not None and spec.target.endswith("num_batches_tracked")
+    }
+    for node in list(program.graph.nodes):
+        if node.target is torch.ops.aten.add_.Tensor and node.args[0].name in counters:
+            program.graph.erase_node(node)
+
+
+def _described(joint: ExportedProgram, layers: Layers) -> StepProgram:
+    signature = joint.graph_signature
+    inputs, constants = [], {}
+    for spec in signature.input_specs:
+        kind = spec.kind.name
+        if kind == "USER_INPUT":
+            inputs.append(spec.arg.name)
+        elif kind in ("PARAMETER", "BUFFER") and spec.target.startswith(_PREFIX):
+            inputs.append(spec.target.removeprefix(_PREFIX))
+        else:
+            inputs.append(f"constant:{spec.target}")
+            constants[spec.target] = joint.constants[spec.target]
+    outputs = tuple(_output_name(spec) for spec in signature.output_specs)
+    return StepProgram(joint, layers, tuple(inputs), outputs, constants)
+
+
+def _output_name(spec: Any) -> str:
+    kind = spec.kind.name
+    if kind == "LOSS_OUTPUT":
+        return "loss"
+    if kind == "GRADIENT_TO_PARAMETER":
+        return f"{spec.target.removeprefix(_PREFIX)}.grad"
+    if kind == "BUFFER_MUTATION":
+        return f"{spec.target.removeprefix(_PREFIX)}.new"
+    raise ArtifactError(f"the traced program has an output of kind {kind}, which a training step does not know")
+
+
+def _explain(error: Exception, model: nn.Module) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return (
+        f"torch cannot export {type(model).__name__} as a graph: {reason[:300]}; write its forward without control flow "
+        f"that depends on data, and with ops that torch.export knows"
+    )
