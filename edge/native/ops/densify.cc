@@ -14,7 +14,7 @@ void ParallelRows(const Context& context, const LinearPlanArrays& plan, const Bo
   const size_t per_task = std::max<size_t>(1, kTaskFloats / static_cast<size_t>(plan.column_count));
   context.ParallelTasks((rows + per_task - 1) / per_task, [&, rows, per_task](size_t task) noexcept {
     for (size_t row = task * per_task; row < std::min(rows, (task + 1) * per_task); ++row) {
-      body(row, plan.rows.start[row], plan.rows.start[row + 1]);
+      body(row, plan.rows.start[row], plan.rows.start[plan.rows.bands * rows + row]);
     }
   });
 }

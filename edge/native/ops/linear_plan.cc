@@ -1,5 +1,10 @@
 #include "linear_plan.h"
 
+#include <cstring>
+#include <numeric>
+
+#include "../kernels/dispatch.h"
+
 namespace sparsyedge {
 namespace {
 
@@ -8,15 +13,18 @@ constexpr size_t kSlack = kernels::kNonZerosAtOnce - 1;
 
 // Where a plan's arrays begin, in int32 from its header.
 struct Layout {
-  Layout(size_t rows, size_t columns, size_t nnz)
+  explicit Layout(const LinearPlanHeader& h)
       : row_start(kHeaderSize),
-        column(row_start + rows + 1),
-        column_start(column + nnz + kSlack),
-        row(column_start + columns + 1),
-        place(row + nnz + kSlack),
-        end(place + nnz) {}
+        column(row_start + (Size(h.column_bands) + 1) * Size(h.rows)),
+        column_start(column + Size(h.nnz) + kSlack),
+        row(column_start + (Size(h.row_bands) + 1) * Size(h.columns)),
+        place(row + Size(h.nnz) + kSlack),
+        end(place + Size(h.nnz)) {}
 
   size_t row_start, column, column_start, row, place, end;
+
+ private:
+  static size_t Size(int32_t count) { return static_cast<size_t>(count); }
 };
 
 }  // namespace
@@ -28,17 +36,17 @@ LinearPlanArrays ReadLinearPlan(const Tensor<const int32_t>& plan) {
                   " is not the output of LinearPlan: its first values must be " + std::to_string(kLinearPlanMagic) +
                   ", " + std::to_string(kLinearPlanVersion));
   }
-  const Layout at(static_cast<size_t>(header.rows), static_cast<size_t>(header.columns),
-                  static_cast<size_t>(header.nnz));
+  const Layout at(header);
   if (plan.size != at.end) {
     throw OpError(std::string(plan.name) + " has " + std::to_string(plan.size) + " values, must have " +
                   std::to_string(at.end) + " as its header says");
   }
+  const auto rows = static_cast<size_t>(header.rows), columns = static_cast<size_t>(header.columns);
   return {header.rows,
           header.columns,
           header.nnz,
-          {plan.data + at.row_start, plan.data + at.column},
-          {plan.data + at.column_start, plan.data + at.row},
+          {rows, static_cast<size_t>(header.column_bands), plan.data + at.row_start, plan.data + at.column},
+          {columns, static_cast<size_t>(header.row_bands), plan.data + at.column_start, plan.data + at.row},
           plan.data + at.place};
 }
 
@@ -52,6 +60,34 @@ void RequireValues(const Tensor<const float>& theta, const LinearPlanArrays& pla
 namespace {
 
 constexpr int64_t kMaxFeatures = 1 << 20;
+
+// Columns that share a band: as many as L1 takes, but enough that a row has some work in each, because it loads and
+// stores its sums there.
+struct Bands {
+  static constexpr double kNonZeros = 10.0;  // in a row and a band
+
+  Bands(int64_t columns, double density) {
+    const auto least = static_cast<int64_t>(kernels::Kernels().linear.band_columns);
+    const auto busy = static_cast<int64_t>(std::min(kNonZeros / density, static_cast<double>(columns)));
+    count = static_cast<int32_t>(std::max<int64_t>(1, columns / std::max(least, busy)));
+    width = static_cast<int32_t>((columns + count - 1) / count);
+  }
+
+  int32_t count, width;
+};
+
+// Writes where each row's sources begin in every band. The sources of a row ascend, and those of the next row follow.
+void ListStarts(const std::vector<int32_t>& counts, const Bands& bands, const int32_t* source, int32_t* start) {
+  const size_t rows = counts.size();
+  int32_t next = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const int32_t end = next + counts[row];
+    for (int32_t band = 0; band <= bands.count; ++band) {
+      while (next < end && source[next] < band * bands.width) ++next;
+      start[static_cast<size_t>(band) * rows + row] = next;
+    }
+  }
+}
 
 struct LinearPlan {
   static constexpr const char* kName = "LinearPlan";
@@ -72,19 +108,23 @@ struct LinearPlan {
   void Compute(const Context& context) const {
     const auto index = context.Input<int32_t>(0);
     RequireIndex(index);
-    const Layout at(static_cast<size_t>(rows), static_cast<size_t>(columns), index.size);
+    const double density = static_cast<double>(index.size) / static_cast<double>(rows * columns);
+    const Bands of_columns(columns, density), of_rows(rows, density);
+    LinearPlanHeader header{kLinearPlanMagic,
+                            kLinearPlanVersion,
+                            0,
+                            static_cast<int32_t>(rows),
+                            static_cast<int32_t>(columns),
+                            static_cast<int32_t>(index.size),
+                            of_columns.count,
+                            of_rows.count};
+    const Layout at(header);
+    header.size = static_cast<int32_t>(at.end);
     const auto plan = context.Output<int32_t>(0, {static_cast<int64_t>(at.end)});
     std::fill_n(plan.data, plan.size, 0);
-    const LinearPlanHeader header{kLinearPlanMagic,
-                                  kLinearPlanVersion,
-                                  static_cast<int32_t>(at.end),
-                                  static_cast<int32_t>(rows),
-                                  static_cast<int32_t>(columns),
-                                  static_cast<int32_t>(index.size),
-                                  {}};
-    *reinterpret_cast<LinearPlanHeader*>(plan.data) = header;
-    ListRows(index, at, plan.data);
-    ListColumns(index, at, plan.data);
+    std::memcpy(plan.data, &header, sizeof(header));
+    ListRows(index, at, of_columns, plan.data);
+    ListColumns(index, at, of_rows, plan.data);
     const auto order = context.Output<int32_t>(1, index.shape);
     for (size_t i = 0; i < order.size; ++i) order.data[i] = static_cast<int32_t>(i);
   }
@@ -105,23 +145,26 @@ struct LinearPlan {
     }
   }
 
-  void ListRows(const Tensor<const int32_t>& index, const Layout& at, int32_t* plan) const {
+  void ListRows(const Tensor<const int32_t>& index, const Layout& at, const Bands& bands, int32_t* plan) const {
+    std::vector<int32_t> counts(static_cast<size_t>(rows));
     for (size_t i = 0; i < index.size; ++i) {
-      ++plan[at.row_start + static_cast<size_t>(index.data[i] / columns) + 1];
+      ++counts[static_cast<size_t>(index.data[i] / columns)];
       plan[at.column + i] = static_cast<int32_t>(index.data[i] % columns);
     }
-    for (size_t row = at.row_start + 1; row < at.column; ++row) plan[row] += plan[row - 1];
+    ListStarts(counts, bands, plan + at.column, plan + at.row_start);
   }
 
-  void ListColumns(const Tensor<const int32_t>& index, const Layout& at, int32_t* plan) const {
-    for (size_t i = 0; i < index.size; ++i) ++plan[at.column_start + static_cast<size_t>(plan[at.column + i]) + 1];
-    for (size_t column = at.column_start + 1; column < at.row; ++column) plan[column] += plan[column - 1];
-    std::vector<int32_t> next(plan + at.column_start, plan + at.row);
+  void ListColumns(const Tensor<const int32_t>& index, const Layout& at, const Bands& bands, int32_t* plan) const {
+    std::vector<int32_t> counts(static_cast<size_t>(columns));
+    for (size_t i = 0; i < index.size; ++i) ++counts[static_cast<size_t>(plan[at.column + i])];
+    std::vector<int32_t> next(counts.size());
+    std::exclusive_scan(counts.begin(), counts.end(), next.begin(), 0);
     for (size_t i = 0; i < index.size; ++i) {
       const auto to = static_cast<size_t>(next[static_cast<size_t>(plan[at.column + i])]++);
       plan[at.row + to] = static_cast<int32_t>(index.data[i] / columns);
       plan[at.place + to] = static_cast<int32_t>(i);
     }
+    ListStarts(counts, bands, plan + at.row, plan + at.column_start);
   }
 };
 

@@ -1,8 +1,9 @@
 // The plan of a sparse matrix [rows, columns], row-major: LinearPlan makes it once per round, and every op of the layer
 // reads it. Values follow the index: rows one after the other, columns ascending.
 //
-// A LinearPlanHeader, then int32 arrays: row_start[rows + 1], column[nnz + slack], column_start[columns + 1],
-// row[nnz + slack], place[nnz]. The last three list the non-zeros column by column; the i-th of them is value place[i].
+// A LinearPlanHeader, then int32 arrays that list the non-zeros by row and by column (kernels/linear.h explains bands):
+// row_start[bands + 1, rows], column[nnz + slack]; column_start[bands of rows + 1, columns], row[nnz + slack],
+// place[nnz]. The i-th of the latter list is value place[i].
 #pragma once
 
 #include "../kernels/linear.h"
@@ -17,15 +18,15 @@ struct LinearPlanHeader {
   int32_t magic, version;
   int32_t size;  // of the whole plan, in int32
   int32_t rows, columns, nnz;
-  int32_t reserved[2];
+  int32_t column_bands, row_bands;
 };
 static_assert(sizeof(LinearPlanHeader) == 8 * sizeof(int32_t));
 
 // A plan's arrays, pointing into it.
 struct LinearPlanArrays {
   int32_t row_count, column_count, nnz;
-  kernels::SparseRows rows;     // of the matrix: source is a column
-  kernels::SparseRows columns;  // of the matrix: source is a row
+  kernels::SparseRows rows;     // of the matrix: a source is a column
+  kernels::SparseRows columns;  // of the matrix: a source is a row
   const int32_t* place;
 
   int64_t weights() const { return int64_t{row_count} * column_count; }

@@ -9,7 +9,6 @@
 namespace sparsyedge {
 namespace {
 
-using kernels::kRowsAtOnce;
 using kernels::SparseRows;
 using kernels::TokenBlock;
 
@@ -17,30 +16,21 @@ thread_local Scratch block_scratch;  // blocks of tokens
 thread_local Scratch value_scratch;  // values by column, or gradients of chunks
 thread_local Scratch input_scratch;  // a saved input, unpacked
 
-// Calls body(first row, end) for all rows, a few at a time.
-template <typename Body>
-void ForEachRows(size_t rows, const Body& body) {
-  for (size_t begin = 0; begin < rows; begin += kRowsAtOnce) body(begin, std::min(rows, begin + kRowsAtOnce));
-}
-
 // Every destination token is the matrix times its source token, plus `bias` unless that is null.
 void Multiply(const Context& context, const SparseRows& matrix, const float* values, const float* bias,
               const Tokens& from, const float* src, const Tokens& to, float* dst) {
-  const TokenTasks tasks(from.count, from.features, Pieces::kMaxCount);
-  const size_t source_floats = from.features * tasks.block_tokens();
-  const size_t floats = source_floats + kRowsAtOnce * tasks.block_tokens();
+  const TokenTasks tasks(from.count, from.features + to.features, Pieces::kMaxCount);
+  const size_t floats = (from.features + to.features) * tasks.block_tokens();
   Pieces pieces(block_scratch.Reserve(tasks.count() * floats), floats);
   const auto multiply = kernels::Kernels().linear.multiply;
   context.ParallelTasks(tasks.count(), [&](size_t task) noexcept {
     const Pieces::Piece piece(pieces);
     float* source = piece.data();
-    float* sums = source + source_floats;
+    float* sums = source + from.features * tasks.block_tokens();
     tasks.ForEachBlock(task, [&](size_t first, const TokenBlock& block) {
-      from.Load(src, first, block, 0, from.features, source);
-      ForEachRows(to.features, [&](size_t begin, size_t end) {
-        multiply(block, matrix, begin, end, values, bias, source, sums);
-        to.Store(sums, first, block, begin, end, dst);
-      });
+      from.Load(src, first, block, source);
+      multiply(block, matrix, values, bias, source, sums);
+      to.Store(sums, first, block, dst);
     });
   });
 }
@@ -145,26 +135,23 @@ struct SparseLinearGradWeight {
   static void Accumulate(const Context& context, const LinearPlanArrays& plan, const Tokens& in, const float* x,
                          const Tokens& out, const float* dy, const Tensor<float>& dtheta) {
     std::fill_n(dtheta.data, dtheta.size, 0.0f);
-    const TokenTasks chunks(in.count, in.features, kMaxChunks);
+    const TokenTasks chunks(in.count, in.features + out.features, kMaxChunks);
     const size_t others_count = chunks.count() < 2 ? 0 : chunks.count() - 1;
     float* others = value_scratch.Reserve(others_count * dtheta.size);
     std::fill_n(others, others_count * dtheta.size, 0.0f);
-    const size_t source_floats = in.features * chunks.block_tokens();
-    const size_t floats = source_floats + kRowsAtOnce * chunks.block_tokens();
+    const size_t floats = (in.features + out.features) * chunks.block_tokens();
     Pieces pieces(block_scratch.Reserve(chunks.count() * floats), floats);
     const auto grad_weight = kernels::Kernels().linear.grad_weight;
 
     context.ParallelTasks(chunks.count(), [&](size_t chunk) noexcept {
       const Pieces::Piece piece(pieces);
       float* source = piece.data();
-      float* gradients = source + source_floats;
+      float* gradients = source + in.features * chunks.block_tokens();
       float* sums = chunk == 0 ? dtheta.data : others + (chunk - 1) * dtheta.size;
       chunks.ForEachBlock(chunk, [&](size_t first, const TokenBlock& block) {
-        in.Load(x, first, block, 0, in.features, source);
-        ForEachRows(out.features, [&](size_t begin, size_t end) {
-          out.Load(dy, first, block, begin, end, gradients);
-          grad_weight(block, plan.rows, begin, end, source, gradients, sums);
-        });
+        in.Load(x, first, block, source);
+        out.Load(dy, first, block, gradients);
+        grad_weight(block, plan.rows, source, gradients, sums);
       });
     });
     context.ParallelFor(Blocks(dtheta.size), [&](Block block) noexcept {
