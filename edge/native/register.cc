@@ -5,31 +5,39 @@
 #include "ort_abi.h"
 
 // All ops, defined in ops/.
-#define SPARSYEDGE_OPS(X) \
-  X(AddBias)              \
-  X(AddBiasGrad)          \
-  X(BatchNormAct)         \
-  X(BatchNormActGrad)     \
-  X(Decay)                \
-  X(DecayGrad)            \
-  X(DecayStep)            \
-  X(FromLanes)            \
-  X(MaxPool)              \
-  X(MaxPoolGrad)          \
-  X(MeanPool)             \
-  X(MeanPoolGrad)         \
-  X(PowerProp)            \
-  X(PowerPropGrad)        \
-  X(PowerPropStep)        \
-  X(PruneActivation)      \
-  X(SaveActivation)       \
-  X(SoftmaxLoss)          \
-  X(SparseConv)           \
-  X(SparseConvGradInput)  \
-  X(SparseConvGradWeight) \
-  X(SparsePlan)           \
-  X(SpectralProp)         \
-  X(SpectralStep)         \
+#define SPARSYEDGE_OPS(X)   \
+  X(AddBias)                \
+  X(AddBiasGrad)            \
+  X(BatchNormAct)           \
+  X(BatchNormActGrad)       \
+  X(Decay)                  \
+  X(DecayGrad)              \
+  X(DecayStep)              \
+  X(Densify)                \
+  X(FromLanes)              \
+  X(LinearPlan)             \
+  X(LoadInput)              \
+  X(MaxPool)                \
+  X(MaxPoolGrad)            \
+  X(MeanPool)               \
+  X(MeanPoolGrad)           \
+  X(PowerProp)              \
+  X(PowerPropGrad)          \
+  X(PowerPropStep)          \
+  X(PruneActivation)        \
+  X(SaveActivation)         \
+  X(SaveInput)              \
+  X(SoftmaxLoss)            \
+  X(SparseConv)             \
+  X(SparseConvGradInput)    \
+  X(SparseConvGradWeight)   \
+  X(SparseLinear)           \
+  X(SparseLinearGradInput)  \
+  X(SparseLinearGradWeight) \
+  X(SparsePlan)             \
+  X(Sparsify)               \
+  X(SpectralProp)           \
+  X(SpectralStep)           \
   X(ToLanes)
 
 namespace sparsyedge {

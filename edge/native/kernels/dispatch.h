@@ -2,6 +2,7 @@
 #pragma once
 
 #include "conv.h"
+#include "linear.h"
 #include "norm.h"
 #include "select.h"
 
@@ -11,6 +12,7 @@ namespace sparsyedge::kernels {
 struct KernelTable {
   const char* isa;
   ConvKernels conv;
+  LinearKernels linear;
   NormKernels norm;
   SelectKernels select;
 };

@@ -1,11 +1,10 @@
 // A convolution with sparse weights and its two gradients, on lanes tensors: checks shapes and splits the work into
 // tasks. SparsePlan makes the lists; kernels/ has the loops.
-#include <cstdlib>
-
 #include "../kernels/dispatch.h"
 #include "../kernels/saved.h"
 #include "lanes.h"
 #include "plan.h"
+#include "scratch.h"
 
 namespace sparsyedge {
 namespace {
@@ -51,33 +50,6 @@ void RequireValues(const Tensor<const float>& theta, const PlanHeader& plan) {
 const float* GroupOf(const Lanes& lanes, const float* data, size_t group) {
   return data + group * lanes.channels * lanes.PlaneSize();
 }
-
-// Scratch memory that the next node on this thread reuses, because fresh pages cost more than what is written into
-// them. Aligned to a cache line, because a vector load across two lines costs twice as much.
-class Scratch {
- public:
-  // Valid until the next call, uninitialised.
-  float* Reserve(size_t floats) {
-    if (floats > capacity_) {
-      constexpr size_t line = 64 / sizeof(float);
-      const size_t capacity = (floats + line - 1) / line * line;
-      memory_.reset();
-      capacity_ = 0;
-      memory_.reset(static_cast<float*>(std::aligned_alloc(line * sizeof(float), capacity * sizeof(float))));
-      if (memory_ == nullptr) throw std::bad_alloc();
-      capacity_ = capacity;
-    }
-    return memory_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
-
-  std::unique_ptr<float[], Free> memory_;
-  size_t capacity_ = 0;
-};
 
 thread_local Scratch value_scratch;       // values of a pass, or gradients of chunks
 thread_local Scratch activation_scratch;  // a saved activation, unpacked

@@ -14,6 +14,7 @@ namespace sparsyedge::kernels::avx2 {
 inline constexpr int kTilePositions = 4;
 inline constexpr int kGradStack = 2;
 inline constexpr int kBlockBytes = 18 * 1024;  // of 32 KiB
+inline constexpr int kBlockTokens = 64;
 
 struct Reg {
   static constexpr int kWidth = 8;
@@ -58,6 +59,30 @@ SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   const __m256 low = halve(a[0].v, a[1].v), high = halve(a[2].v, a[3].v);
   const __m256 all = _mm256_add_ps(_mm256_shuffle_ps(low, high, 0x88), _mm256_shuffle_ps(low, high, 0xdd));
   _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+}
+
+// Pairs of rows, then of pairs, inside the halves of a register; then the halves change places.
+SPARSYEDGE_INLINE void Transpose(const float* from, size_t from_pitch, float* to, size_t to_pitch) {
+  __m256 a[8], b[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(from + i * from_pitch);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(to + i * to_pitch, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+    _mm256_storeu_ps(to + (i + 4) * to_pitch, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ namespace sparsyedge::kernels::avx512 {
 inline constexpr int kTilePositions = 16;
 inline constexpr int kGradStack = 1;
 inline constexpr int kBlockBytes = 36 * 1024;  // of 48 KiB
+inline constexpr int kBlockTokens = 128;
 
 struct Reg {
   static constexpr int kWidth = 16;
@@ -64,6 +65,39 @@ SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
   _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)));
+}
+
+// Pairs of rows, then of pairs, inside the four quarters of a register; then the quarters change places.
+SPARSYEDGE_INLINE void Transpose(const float* from, size_t from_pitch, float* to, size_t to_pitch) {
+  __m512 a[16], b[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(from + i * from_pitch);
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    b[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
+    b[i + 4] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+    b[i + 8] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
+    b[i + 12] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    _mm512_storeu_ps(to + i * to_pitch, _mm512_shuffle_f32x4(b[i], b[i + 8], 0x88));
+    _mm512_storeu_ps(to + (i + 4) * to_pitch, _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0x88));
+    _mm512_storeu_ps(to + (i + 8) * to_pitch, _mm512_shuffle_f32x4(b[i], b[i + 8], 0xdd));
+    _mm512_storeu_ps(to + (i + 12) * to_pitch, _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0xdd));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ namespace sparsyedge::kernels::neon {
 inline constexpr int kTilePositions = 4;
 inline constexpr int kGradStack = 2;
 inline constexpr int kBlockBytes = 18 * 1024;  // of 32 KiB
+inline constexpr int kBlockTokens = 64;
 
 struct Reg {
   static constexpr int kWidth = 8;
@@ -45,6 +46,25 @@ SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) half[i] = vaddq_f32(a[i].lo, a[i].hi);
   vst1q_f32(p, vpaddq_f32(vpaddq_f32(half[0], half[1]), vpaddq_f32(half[2], half[3])));
+}
+
+// Four squares of four rows and columns each.
+SPARSYEDGE_INLINE void Transpose(const float* from, size_t from_pitch, float* to, size_t to_pitch) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const float* in = from + i / 2 * 4 * from_pitch + i % 2 * 4;
+    float* out = to + i % 2 * 4 * to_pitch + i / 2 * 4;
+    const float32x4_t a = vld1q_f32(in), b = vld1q_f32(in + from_pitch);
+    const float32x4_t c = vld1q_f32(in + 2 * from_pitch), d = vld1q_f32(in + 3 * from_pitch);
+    const float64x2_t ab_even = vreinterpretq_f64_f32(vtrn1q_f32(a, b));
+    const float64x2_t ab_odd = vreinterpretq_f64_f32(vtrn2q_f32(a, b));
+    const float64x2_t cd_even = vreinterpretq_f64_f32(vtrn1q_f32(c, d));
+    const float64x2_t cd_odd = vreinterpretq_f64_f32(vtrn2q_f32(c, d));
+    vst1q_f32(out, vreinterpretq_f32_f64(vtrn1q_f64(ab_even, cd_even)));
+    vst1q_f32(out + to_pitch, vreinterpretq_f32_f64(vtrn1q_f64(ab_odd, cd_odd)));
+    vst1q_f32(out + 2 * to_pitch, vreinterpretq_f32_f64(vtrn2q_f64(ab_even, cd_even)));
+    vst1q_f32(out + 3 * to_pitch, vreinterpretq_f32_f64(vtrn2q_f64(ab_odd, cd_odd)));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

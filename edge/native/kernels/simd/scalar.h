@@ -12,6 +12,7 @@ namespace sparsyedge::kernels::scalar {
 inline constexpr int kTilePositions = 1;
 inline constexpr int kGradStack = 1;
 inline constexpr int kBlockBytes = 22 * 1024;
+inline constexpr int kBlockTokens = 64;
 
 struct Reg {
   static constexpr int kWidth = kLanes;
@@ -54,6 +55,12 @@ SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   for (int i = 0; i < 4; ++i) {
     p[i] = 0.0f;
     for (const float lane : a[i].v) p[i] += lane;
+  }
+}
+
+SPARSYEDGE_INLINE void Transpose(const float* from, size_t from_pitch, float* to, size_t to_pitch) {
+  for (size_t i = 0; i < Reg::kWidth; ++i) {
+    for (size_t j = 0; j < Reg::kWidth; ++j) to[j * to_pitch + i] = from[i * from_pitch + j];
   }
 }
 

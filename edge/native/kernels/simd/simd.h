@@ -7,6 +7,7 @@
 //   kTilePositions   positions in a tile of the convolution; its sums fill the register file
 //   kGradStack       tiles, 1 or 2, that the weight gradient takes before it adds up lanes
 //   kBlockBytes      L1 cache that the source of a tile in one block may use
+//   kBlockTokens     tokens in a block of the sparse matrix product; a row's sums take that many floats of registers
 //
 //   Reg              one register of the convolution, Reg::kWidth lanes
 //     Load           may become a memory operand of every instruction that uses the value, which repeats the load
@@ -14,6 +15,7 @@
 //     SumEach(p)     adds up the lanes of each of the kWidth registers stored at p
 //   Fma(a, b, c)     a * b + c, rounded once where the set can
 //   StoreTotals      adds up the lanes of each of four registers and stores the four sums
+//   Transpose        a square of Reg::kWidth rows, `pitch` floats apart; `from` and `to` do not overlap
 //
 //   Vec              the 16 lanes of one position
 //   Abs
