@@ -5,31 +5,42 @@
 #include "ort_abi.h"
 
 // All ops, defined in ops/.
-#define SPARSYEDGE_OPS(X) \
-  X(AddBias)              \
-  X(AddBiasGrad)          \
-  X(BatchNormAct)         \
-  X(BatchNormActGrad)     \
-  X(Decay)                \
-  X(DecayGrad)            \
-  X(DecayStep)            \
-  X(FromLanes)            \
-  X(MaxPool)              \
-  X(MaxPoolGrad)          \
-  X(MeanPool)             \
-  X(MeanPoolGrad)         \
-  X(PowerProp)            \
-  X(PowerPropGrad)        \
-  X(PowerPropStep)        \
-  X(PruneActivation)      \
-  X(SaveActivation)       \
-  X(SoftmaxLoss)          \
-  X(SparseConv)           \
-  X(SparseConvGradInput)  \
-  X(SparseConvGradWeight) \
-  X(SparsePlan)           \
-  X(SpectralProp)         \
-  X(SpectralStep)         \
+#define SPARSYEDGE_OPS(X)    \
+  X(AddBias)                 \
+  X(AddBiasGrad)             \
+  X(BatchNormAct)            \
+  X(BatchNormActGrad)        \
+  X(BatchNormTrain)          \
+  X(BatchNormTrainGrad)      \
+  X(Decay)                   \
+  X(DecayGrad)               \
+  X(DecayStep)               \
+  X(DepthwiseConv)           \
+  X(DepthwiseConvGradInput)  \
+  X(DepthwiseConvGradWeight) \
+  X(Dropout)                 \
+  X(FromLanes)               \
+  X(Gelu)                    \
+  X(GeluGrad)                \
+  X(LayerNormTrain)          \
+  X(LayerNormTrainGrad)      \
+  X(MaxPool)                 \
+  X(MaxPoolGrad)             \
+  X(MeanPool)                \
+  X(MeanPoolGrad)            \
+  X(PowerProp)               \
+  X(PowerPropGrad)           \
+  X(PowerPropStep)           \
+  X(PruneActivation)         \
+  X(SaveActivation)          \
+  X(SoftmaxGrad)             \
+  X(SoftmaxLoss)             \
+  X(SparseConv)              \
+  X(SparseConvGradInput)     \
+  X(SparseConvGradWeight)    \
+  X(SparsePlan)              \
+  X(SpectralProp)            \
+  X(SpectralStep)            \
   X(ToLanes)
 
 namespace sparsyedge {

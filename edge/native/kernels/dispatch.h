@@ -2,7 +2,11 @@
 #pragma once
 
 #include "conv.h"
+#include "depthwise.h"
+#include "elementwise.h"
 #include "norm.h"
+#include "planes.h"
+#include "rows.h"
 #include "select.h"
 
 namespace sparsyedge::kernels {
@@ -11,7 +15,11 @@ namespace sparsyedge::kernels {
 struct KernelTable {
   const char* isa;
   ConvKernels conv;
+  DepthwiseKernels depthwise;
+  ElementwiseKernels elementwise;
   NormKernels norm;
+  PlaneKernels planes;
+  RowKernels rows;
   SelectKernels select;
 };
 
