@@ -2,8 +2,12 @@
 #pragma once
 
 #include "conv.h"
+#include "depthwise.h"
+#include "elementwise.h"
 #include "linear.h"
 #include "norm.h"
+#include "planes.h"
+#include "rows.h"
 #include "select.h"
 
 namespace sparsyedge::kernels {
@@ -13,7 +17,11 @@ struct KernelTable {
   const char* isa;
   ConvKernels conv;
   LinearKernels linear;
+  DepthwiseKernels depthwise;
+  ElementwiseKernels elementwise;
   NormKernels norm;
+  PlaneKernels planes;
+  RowKernels rows;
   SelectKernels select;
 };
 
