@@ -8,26 +8,32 @@
 #define SPARSYEDGE_OPS(X) \
   X(AddBias)              \
   X(AddBiasGrad)          \
+  X(AdamWStep)            \
   X(BatchNormAct)         \
   X(BatchNormActGrad)     \
+  X(ClipScale)            \
   X(Decay)                \
   X(DecayGrad)            \
   X(DecayStep)            \
   X(FromLanes)            \
+  X(GradientNorm)         \
   X(MaxPool)              \
   X(MaxPoolGrad)          \
   X(MeanPool)             \
   X(MeanPoolGrad)         \
+  X(MomentumStep)         \
   X(PowerProp)            \
   X(PowerPropGrad)        \
   X(PowerPropStep)        \
   X(PruneActivation)      \
   X(SaveActivation)       \
   X(SoftmaxLoss)          \
+  X(SoftmaxLossMixed)     \
   X(SparseConv)           \
   X(SparseConvGradInput)  \
   X(SparseConvGradWeight) \
   X(SparsePlan)           \
+  X(SpectralGrad)         \
   X(SpectralProp)         \
   X(SpectralStep)         \
   X(ToLanes)
