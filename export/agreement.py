@@ -32,6 +32,7 @@ from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import ReferenceStep, reference_step
 from sparsyedge.export.rewrite import PRUNED_INPUT
+from sparsyedge.export.training_agreement import verify_training
 
 __all__ = ["Parity", "verify"]
 
@@ -44,6 +45,7 @@ LEAST_SPARSITY = 0.5
 """Even a method that never prunes must handle zeros."""
 # Large, to make gradients visible in the values after a step.
 LEARNING_RATE = 1.0
+OPTIMIZER_RATE = 0.01
 # Rounding alone reaches 1e-5 when terms cancel. The smallest real mistake, wrong weight decay, shows up as 1e-3.
 TOLERANCE = 3e-5
 ROUNDING_FACTOR = 10
@@ -82,7 +84,11 @@ def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
             )
         # Round 1 trains dense weights, later rounds pruned ones. Both must be right.
         parity = comparison.step(parity, pruned=parity.steps > 0)
-    return replace(parity, plain=_verify_sparse(comparison, SparseSession(artifacts)))
+    session = SparseSession(artifacts)
+    is_plain = artifacts.manifest.training.is_plain
+    return replace(
+        parity, plain=_verify_sparse(comparison, session) if is_plain else comparison.training_steps(session)
+    )
 
 
 def _verify_sparse(comparison: _Comparison, session: SparseSession) -> float:
@@ -176,6 +182,14 @@ class _Comparison:
         updated = self._reference_state()
         errors = _relative_errors(session.state(), updated)
         return max(*errors.values(), abs(loss - reference.loss) / abs(reference.loss))
+
+    def training_steps(self, session: SparseSession) -> float:
+        """Take steps of the run's optimizer on both sides; returns the largest relative L2 difference."""
+        # AdamW moves every weight by about the rate; others move it by the gradient.
+        rate = OPTIMIZER_RATE if self._manifest.training.optimizer == "adamw" else LEARNING_RATE
+        return verify_training(
+            session, self._model, self._manifest, self._pruned_start(), self._draw_batch, learning_rate=rate
+        )
 
     def _draw_batch(self) -> tuple[FloatArray, NDArray[np.int64]]:
         x = self._rng.standard_normal((BATCH, *self._manifest.input_shape), dtype=np.float32)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import onnx
 from torch import nn
 
@@ -22,6 +23,7 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, BatchNorm, File, FileRole, Manifest, Parameter
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.model.reparametrise import layer_exponents
+from sparsyedge.edge.model.training import FEATURE, Training, check_augmentation
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
@@ -68,12 +70,20 @@ LOSS_NAME = "loss"
 
 
 def build_artifacts(
-    spec: ModelSpec, method: Method, directory: Path, *, seed: int, check: Callable[[Artifacts], Checked]
+    spec: ModelSpec,
+    method: Method,
+    directory: Path,
+    *,
+    seed: int,
+    check: Callable[[Artifacts], Checked],
+    training: Training | None = None,
 ) -> tuple[Artifacts, Checked]:
     """Export the model into `directory`, which must be absent or empty; it appears complete and checked, or not at all.
 
-    `check` raises if the artifacts are wrong; its result is passed on.
+    `check` raises if the artifacts are wrong; its result is passed on. `training` is plain SGD if left out.
     """
+    training = training or Training()
+    check_augmentation(training, spec.input_shape)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"output folder {directory} exists and is not empty; choose another or remove it")
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +91,10 @@ def build_artifacts(
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
         staging = Path(temporary) / "artifacts"
         staging.mkdir()
-        planes = _write_graphs(model, spec, method, staging)
+        planes = _write_graphs(model, spec, method, training, staging)
         manifest = _describe(model, spec, method, staging, planes=planes, seed=seed)
+        if training != Training():
+            manifest = msgspec.structs.replace(manifest, stated_training=training, needs=(FEATURE,))
         Artifacts(staging, manifest).save_manifest()
         checked = check(Artifacts.load(staging))
         try:
@@ -106,7 +118,7 @@ def state_of(model: nn.Module) -> State:
     }
 
 
-def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Path) -> _Planes:
+def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, training: Training, staging: Path) -> _Planes:
     """Write all files but the manifest."""
     forward = trace(model, spec, training=True)
     statistics = rewrite.name_running_statistics(forward)
@@ -118,7 +130,7 @@ def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, staging: Pa
 
     network = read_network(forward, INPUT_NAME)
     onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
-    onnx.save(build_sparse_step(network, method), staging / FILE_NAMES["sparse_step"])
+    onnx.save(build_sparse_step(network, method, training), staging / FILE_NAMES["sparse_step"])
 
     trainable = [name for name, _ in model.named_parameters()]
     prunable = prunable_names(model)

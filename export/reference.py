@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.methods import Method
+from sparsyedge.edge.model.training import OPTIMIZER_STEPS, Training
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 
@@ -24,6 +27,8 @@ __all__ = [
     "derive_exponents",
     "effective_weights",
     "keep_largest",
+    "make_optimizer",
+    "optimizer_state",
     "prune_activation",
     "reference_step",
     "reparametrise",
@@ -32,11 +37,11 @@ __all__ = [
 
 @dataclass
 class ReferenceStep:
-    """One SGD step in torch, with its discrete choices."""
+    """One training step in torch, with its discrete choices."""
 
     loss: float
     gradients: State
-    """By parameter name, weight decay included."""
+    """By parameter name, weight decay included unless the optimizer decouples it; before clipping."""
     relu_signs: list[Tensor] = field(default_factory=list)
     kept_activations: dict[str, Tensor] = field(default_factory=dict)
     """The layer inputs that fed the weight gradient, by the weight's name."""
@@ -59,19 +64,67 @@ def reference_step(
     learning_rate: float,
     exponents: Mapping[str, float] | None = None,
     thresholds: dict[str, float] | None = None,
+    training: Training | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    mixed: Mixed | None = None,
 ) -> ReferenceStep:
-    """Take one step on the model in place, including BatchNorm's statistics; `backward` explains the arguments."""
+    """Take one step on the model in place, including BatchNorm's statistics; `backward` explains the arguments.
+
+    `training` is plain SGD if left out. `optimizer`, from `make_optimizer`, carries its memory from step to step.
+    """
+    training = training or Training()
     model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, weight_decay=method.weight_decay)
+    optimizer = optimizer or make_optimizer(model, method, training)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
     optimizer.zero_grad()
-    loss, choices = backward(model, method, x, y, exponents=exponents, thresholds=thresholds)
+    loss, choices = backward(
+        model, method, x, y, exponents=exponents, thresholds=thresholds, training=training, mixed=mixed
+    )
+    decay = 0.0 if training.optimizer == "adamw" else method.weight_decay
     gradients = {
-        name: (w.grad + method.weight_decay * w).detach().cpu().numpy().copy()
+        name: (w.grad + decay * w).detach().cpu().numpy().copy()
         for name, w in model.named_parameters()
         if w.grad is not None
     }
+    if training.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)
     optimizer.step()
     return ReferenceStep(loss, gradients, choices.relu_signs, choices.kept_activations)
+
+
+def make_optimizer(model: nn.Module, method: Method, training: Training) -> torch.optim.Optimizer:
+    """The optimizer of torch that the training stands for, without any memory yet; every step sets the rate."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if training.optimizer == "adamw":
+        beta1, beta2 = training.betas
+        return torch.optim.AdamW(
+            parameters, betas=(beta1, beta2), eps=training.epsilon, weight_decay=method.weight_decay
+        )
+    return torch.optim.SGD(
+        parameters,
+        momentum=training.momentum,
+        nesterov=training.nesterov,
+        weight_decay=method.weight_decay,
+    )
+
+
+# Our names for what torch's optimizers keep.
+MEMORY = {".momentum": "momentum_buffer", ".first_moment": "exp_avg", ".second_moment": "exp_avg_sq"}
+
+
+def optimizer_state(model: nn.Module, training: Training, optimizer: torch.optim.Optimizer) -> State:
+    """What torch's optimizer remembers, by the names of `Session.optimizer_state`; zeros before the first step."""
+    state: State = {}
+    steps = 0.0
+    for name, parameter in model.named_parameters():
+        found = optimizer.state.get(parameter, {})
+        for suffix in training.state_suffixes:
+            value = found.get(MEMORY[suffix])
+            state[f"{name}{suffix}"] = (torch.zeros_like(parameter) if value is None else value).detach().cpu().numpy()
+        steps = float(found.get("step", steps))
+    state = {name: value.copy() for name, value in state.items()}
+    return state | ({OPTIMIZER_STEPS: np.array([steps], dtype=np.float32)} if training.counts_steps else {})
 
 
 def backward(
@@ -82,11 +135,14 @@ def backward(
     *,
     exponents: Mapping[str, float] | None = None,
     thresholds: dict[str, float] | None = None,
+    training: Training | None = None,
+    mixed: Mixed | None = None,
 ) -> tuple[float, Choices]:
     """Run forward and backward on one batch; leaves gradients, without weight decay, in the parameters.
 
     `exponents` are the layers' exponents from the start of the round; without them, this step derives its own.
     `thresholds` are the round's input thresholds so far, for methods that keep them; the step adds new ones.
+    `training` says how labels are smoothed, `mixed` what samples are mixed with.
     """
     prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
     thetas = effective_weights(model, method, prunable, exponents or derive_exponents(model, method, prunable))
@@ -96,11 +152,19 @@ def backward(
     mode = _MethodMode(weights, method, {} if thresholds is None else thresholds)
     with mode:
         logits = torch.func.functional_call(model, {**dict(model.named_parameters()), **thetas}, (x,))
-    loss = functional.cross_entropy(logits, y)
+    loss = _loss(logits, y, 0.0 if training is None else training.label_smoothing, mixed)
     loss.backward()  # type: ignore[no-untyped-call]
     if method.masks_gradients:
         _mask_gradients(model, prunable)
     return float(loss.detach()), mode.choices
+
+
+def _loss(logits: Tensor, y: Tensor, smoothing: float, mixed: Mixed | None) -> Tensor:
+    loss = functional.cross_entropy(logits, y, label_smoothing=smoothing)
+    if mixed is None:
+        return loss
+    other = torch.from_numpy(mixed.labels).to(y.device)
+    return mixed.share * loss + (1 - mixed.share) * functional.cross_entropy(logits, other, label_smoothing=smoothing)
 
 
 def derive_exponents(model: nn.Module, method: Method, prunable: Sequence[str]) -> dict[str, float]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.model.artifacts import Artifacts, FileRole
 from sparsyedge.edge.protocol.channel import Channel
@@ -106,8 +107,16 @@ class ForgingSession:
     def state(self) -> State:
         return self._forge(self._start, self._honest.state(), self._seed)
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
-        return self._honest.train_step(x, y, learning_rate)
+    def optimizer_state(self) -> State:
+        return self._honest.optimizer_state()
+
+    def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
+        self._honest.load_optimizer_state(state)
+
+    def train_step(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> float:
+        return self._honest.train_step(x, y, learning_rate, mixed)
 
 
 def flip(times: float) -> Forge:

@@ -15,6 +15,7 @@ from sparsyedge.edge.data.dataset import MAX_CLASS_NAME
 from sparsyedge.edge.data.form import Form, SampleType
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import Method
+from sparsyedge.edge.model.training import Training
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file, write_atomically
 
@@ -136,6 +137,13 @@ class Manifest(msgspec.Struct, frozen=True):
     """The most epochs that devices of a secured fleet train in one round, whatever a task asks for; set by signing."""
     needs: Features | UnsetType = UNSET
     """The features that a user of the artifacts must have; a reader without one of them refuses the manifest."""
+    stated_training: Training | UnsetType = msgspec.field(default=UNSET, name="training")
+    """How devices take a step, if other than by plain SGD; needs a feature (training.py)."""
+
+    @property
+    def training(self) -> Training:
+        """How devices take a step."""
+        return self.stated_training or Training()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

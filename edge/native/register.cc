@@ -6,12 +6,14 @@
 
 // All ops, defined in ops/.
 #define SPARSYEDGE_OPS(X)    \
+  X(AdamWStep)               \
   X(AddBias)                 \
   X(AddBiasGrad)             \
   X(BatchNormAct)            \
   X(BatchNormActGrad)        \
   X(BatchNormTrain)          \
   X(BatchNormTrainGrad)      \
+  X(ClipScale)               \
   X(Decay)                   \
   X(DecayGrad)               \
   X(DecayStep)               \
@@ -23,6 +25,7 @@
   X(FromLanes)               \
   X(Gelu)                    \
   X(GeluGrad)                \
+  X(GradientNorm)            \
   X(LayerNormTrain)          \
   X(LayerNormTrainGrad)      \
   X(LinearPlan)              \
@@ -31,6 +34,7 @@
   X(MaxPoolGrad)             \
   X(MeanPool)                \
   X(MeanPoolGrad)            \
+  X(MomentumStep)            \
   X(PowerProp)               \
   X(PowerPropGrad)           \
   X(PowerPropStep)           \
@@ -39,6 +43,7 @@
   X(SaveInput)               \
   X(SoftmaxGrad)             \
   X(SoftmaxLoss)             \
+  X(SoftmaxLossMixed)        \
   X(SparseConv)              \
   X(SparseConvGradInput)     \
   X(SparseConvGradWeight)    \
@@ -47,6 +52,7 @@
   X(SparseLinearGradWeight)  \
   X(SparsePlan)              \
   X(Sparsify)                \
+  X(SpectralGrad)            \
   X(SpectralProp)            \
   X(SpectralStep)            \
   X(ToLanes)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts, BatchNorm
 from sparsyedge.edge.model.reparametrise import layer_exponents
@@ -61,8 +62,18 @@ class DenseSession:
             for parameter in self._manifest.parameters
         }
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def optimizer_state(self) -> State:
+        """Nothing: plain SGD has no memory."""
+        return {}
+
+    def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Do nothing."""
+
+    def train_step(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> float:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+        assert mixed is None, "the training API's graphs have plain labels; see choose_kind"
         self._optimizer.set_learning_rate(learning_rate)
         self._module.train()
         try:

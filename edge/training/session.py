@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -23,27 +24,35 @@ SPARSE_WORK_LIMIT = 0.9
 
 
 class Session(Protocol):
-    """A model with its parameters, ready to take SGD steps."""
+    """A model with its parameters, ready to take training steps."""
 
     kind: Kind
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Replace every parameter and running statistic."""
+        """Replace every parameter and running statistic; the optimizer forgets everything."""
 
     def state(self) -> State:
         """A copy of every parameter and running statistic."""
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
-        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+    def optimizer_state(self) -> State:
+        """A copy of the optimizer's memory by position, zeros included; empty for plain SGD."""
+
+    def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
+
+    def train_step(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> float:
+        """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
 
 
 def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:
     """Picks sparse if the method keeps zeros at zero and enough of the model's work is gone, else dense.
 
     Round 1 starts from dense weights, so it trains dense. Without a training API there is no choice: the sparse graph
-    trains dense models as well.
+    trains dense models as well. So it is for everything but plain SGD, the only step that the API's graphs know.
     """
-    if runtime == "stock" or manifest.method.activation_threshold == "round":
+    if runtime == "stock" or manifest.method.activation_threshold == "round" or not manifest.training.is_plain:
         # The training API cannot keep a threshold between two steps.
         return "sparse"
     if not manifest.method.zero_grad_at_zero:

@@ -48,7 +48,7 @@ class SessionHolder:
         """A session of the right kind that holds the model; None means the checkpoint's model."""
         artifacts = self._artifacts
         assert artifacts is not None, "put artifacts here first"
-        if model is None and self._runtime == "training":
+        if model is None and self._runtime == "training" and artifacts.manifest.training.is_plain:
             # A fresh session starts from the checkpoint's model; a used one has trained since.
             self._session = None
             self._session = DenseSession(artifacts, threads=self._threads)

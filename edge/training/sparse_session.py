@@ -16,14 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.errors import ArtifactError, TrainingError
-from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
+from sparsyedge.edge.model.training import OPTIMIZER_STEPS
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.onnx_runtime import open_graph
 from sparsyedge.edge.training.session import Kind
 
-__all__ = ["THRESHOLD", "SparseSession"]
+__all__ = ["LABELS_MIXED", "MIX", "THRESHOLD", "SparseSession"]
+
+LABELS_MIXED = "labels_mixed"
+"""The labels of what samples are mixed with, if the graph mixes."""
+MIX = "mix"
+"""The share of a sample's own label, if the graph mixes."""
 
 THRESHOLD = ".tau"
 """Suffix of a threshold that each step passes to the next; the prefix is the name of the layer's weight."""
@@ -31,7 +38,7 @@ NO_THRESHOLD = np.array([-1], dtype=np.float32)
 
 
 class SparseSession:
-    """The exported model with its trainable weights, ready to take SGD steps once a state is loaded."""
+    """The exported model with its trainable weights, ready to take training steps once a state is loaded."""
 
     kind: Kind = "sparse"
 
@@ -41,13 +48,23 @@ class SparseSession:
         self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
         self._step = open_graph(artifacts.path("sparse_step"), threads=threads)
         self._outputs = [output.name for output in self._step.get_outputs()]
-        self._thresholds = [each.name for each in self._step.get_inputs() if each.name.endswith(THRESHOLD)]
+        inputs = {each.name for each in self._step.get_inputs()}
+        self._thresholds = sorted(name for name in inputs if name.endswith(THRESHOLD))
+        self._mixes = MIX in inputs
+        suffixes = manifest.training.state_suffixes
+        self._memory = {
+            f"{parameter.name}{suffix}": (parameter, suffix)
+            for parameter in manifest.parameters
+            for suffix in suffixes
+            if f"{_trained(parameter)}{suffix}" in inputs
+        }
+        self._counts_steps = OPTIMIZER_STEPS in inputs
         self._fixed: dict[str, NDArray[Any]] = {}
         self._changing: dict[str, NDArray[Any]] = {}
         self._positions: dict[str, NDArray[np.int32]] = {}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Load a state; if the method keeps zeros at zero, its zeros become the mask."""
+        """Load a state; if the method keeps zeros at zero, its zeros become the mask. The optimizer forgets all."""
         method = self._manifest.method
         if method.zero_grad_at_zero:  # otherwise keep the plan of all weights, which fits any state
             self._fixed, self._positions = {}, {}
@@ -61,6 +78,11 @@ class SparseSession:
             if name not in self._positions:
                 self._plan_layer(name, state[name])
             self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
+        for parameter, suffix in self._memory.values():
+            trained = _trained(parameter)
+            self._changing[f"{trained}{suffix}"] = np.zeros_like(self._changing[trained])
+        if self._counts_steps:
+            self._changing[OPTIMIZER_STEPS] = np.zeros(1, dtype=np.float32)
 
     def _plan_layer(self, name: str, weights: FloatArray) -> None:
         """Decide which weights of a layer to train, and in what order to store them."""
@@ -97,10 +119,37 @@ class SparseSession:
                 state[parameter.name] = self._changing[parameter.name].copy()
         return state
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
-        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+    def optimizer_state(self) -> State:
+        """A copy of the optimizer's memory by position, zeros included; empty for plain SGD."""
+        state: State = {}
+        for name, (parameter, suffix) in self._memory.items():
+            value = self._changing[f"{_trained(parameter)}{suffix}"]
+            if parameter.prunable:
+                dense = np.zeros(int(np.prod(parameter.shape)), dtype=np.float32)
+                dense[self._positions[parameter.name]] = value
+                state[name] = dense.reshape(parameter.shape)
+            else:
+                state[name] = value.copy()
+        if self._counts_steps:
+            state[OPTIMIZER_STEPS] = self._changing[OPTIMIZER_STEPS].copy()
+        return state
+
+    def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
+        for name, (parameter, suffix) in self._memory.items():
+            value = state[name]
+            if parameter.prunable:
+                value = value.reshape(-1)[self._positions[parameter.name]]
+            self._changing[f"{_trained(parameter)}{suffix}"] = np.ascontiguousarray(value, dtype=np.float32)
+        if self._counts_steps:
+            self._changing[OPTIMIZER_STEPS] = np.array(state[OPTIMIZER_STEPS], dtype=np.float32)
+
+    def train_step(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> float:
+        """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         try:
-            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate))
+            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate, mixed))
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
         results = dict(zip(self._outputs, values, strict=True))
@@ -108,7 +157,21 @@ class SparseSession:
         self._changing = {name.removesuffix(".new"): value for name, value in results.items()}
         return loss
 
-    def feeds(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> dict[str, NDArray[Any]]:
+    def feeds(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> dict[str, NDArray[Any]]:
         """All inputs of the step's graph, by name; copies nothing."""
-        rate = np.array([learning_rate], dtype=np.float32)
-        return {"x": x, "labels": y, "learning_rate": rate, **self._fixed, **self._changing}
+        feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "learning_rate": _one(learning_rate)}
+        if self._mixes:
+            feeds[LABELS_MIXED] = y if mixed is None else mixed.labels
+            feeds[MIX] = _one(1.0 if mixed is None else mixed.share)
+        return {**feeds, **self._fixed, **self._changing}
+
+
+def _trained(parameter: Parameter) -> str:
+    """The graph's name for what a step trains: a prunable weight's values, or the parameter itself."""
+    return f"{parameter.name}.values" if parameter.prunable else parameter.name
+
+
+def _one(value: float) -> NDArray[np.float32]:
+    return np.array([value], dtype=np.float32)

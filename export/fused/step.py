@@ -17,17 +17,18 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
-from sparsyedge.edge.model.reparametrise import NORM_FLOOR, exponent_name, positions_name
+from sparsyedge.edge.model.reparametrise import NORM_FLOOR, positions_name
+from sparsyedge.edge.model.training import Training
 from sparsyedge.edge.native import OP_DOMAIN
-from sparsyedge.edge.training.sparse_session import THRESHOLD
+from sparsyedge.edge.training.sparse_session import LABELS_MIXED, MIX, THRESHOLD
 from sparsyedge.export.fused.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
 from sparsyedge.export.rewrite import BETA, DENSITY, OP_DOMAIN_VERSION, WEIGHT_DECAY, density_tensor
 from sparsyedge.export.trace import INPUT_NAME, OPSET
+from sparsyedge.export.update_nodes import LEARNING_RATE, UpdateNodes, beta_name
 
 __all__ = ["LEARNING_RATE", "build_plan_graph", "build_sparse_step"]
 
 LABELS = "labels"
-LEARNING_RATE = "learning_rate"
 BATCH = "batch"
 LOSS = "loss"
 LANES = 16
@@ -48,11 +49,13 @@ def build_plan_graph(network: Network) -> onnx.ModelProto:
     return _model("sparse_plan", nodes, inputs, outputs, [])
 
 
-def build_sparse_step(network: Network, method: Method) -> onnx.ModelProto:
-    """The graph of one SGD step over the plan's weights: the non-zeros, or all."""
-    step = _Step(method, network)
+def build_sparse_step(network: Network, method: Method, training: Training | None = None) -> onnx.ModelProto:
+    """The graph of one training step over the plan's weights: the non-zeros, or all. Plain SGD if not said otherwise."""
+    training = training or Training()
+    step = _Step(method, network, training, UpdateNodes(method, training))
     step.forward(network)
     step.backward(network)
+    step.nodes += step.updates.finish()
     return step.model(network)
 
 
@@ -62,6 +65,8 @@ class _Step:
 
     method: Method
     network: Network
+    training: Training
+    updates: UpdateNodes
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     gradients: dict[str, str] = field(default_factory=dict)
     shapes: list[onnx.ValueInfoProto] = field(default_factory=list)
@@ -75,8 +80,17 @@ class _Step:
         self._emit("ToLanes", [INPUT_NAME], [first], pad_out=network.halo(first))
         for layer in network.layers:
             self._forward_layer(layer, network)
-        self._emit("SoftmaxLoss", [network.layers[-1].y, LABELS], [LOSS, _gradient(network.layers[-1].y)])
+        self._emit_loss(network.layers[-1].y)
         self.gradients[network.layers[-1].y] = _gradient(network.layers[-1].y)
+
+    def _emit_loss(self, logits: str) -> None:
+        smoothing = self.training.label_smoothing
+        attributes = {"smoothing": smoothing} if smoothing else {}
+        outputs = [LOSS, _gradient(logits)]
+        if self.training.mixup:
+            self._emit("SoftmaxLossMixed", [logits, LABELS, LABELS_MIXED, MIX], outputs, **attributes)
+        else:
+            self._emit("SoftmaxLoss", [logits, LABELS], outputs, **attributes)
 
     def _forward_layer(self, layer: Layer, network: Network) -> None:
         match layer:
@@ -180,30 +194,20 @@ class _Step:
                 self._emit("MaxPoolGrad", inputs, [self._new_gradient(layer.x)], **_window(layer), **geometry)
             case Bias():
                 self._emit("AddBiasGrad", [dy], [f"{layer.bias}.grad"])
-                self._update(layer.bias)
+                self._update(layer.bias, network)
                 self.gradients[layer.x] = dy
 
     def _backward_conv(self, conv: Conv, dy: str) -> None:
         name = conv.weight
         # The weight gradient first: it frees the saved activation before we allocate the input gradient.
         self._emit("SparseConvGradWeight", [f"{name}.saved", dy, f"{name}.plan"], [f"{name}.theta_grad"])
-        self._step_weights(conv)
+        # All weights get the gradient, pruned ones too, as if there were no pruning.
+        self.nodes += self.updates.weight(name, **_rows_and_columns(conv))
         if conv.needs_input_gradient:
             before = self.gradients.pop(conv.x, None)
             theta = f"{name}.pruned_theta" if self._prunes_weights(conv) else f"{name}.theta"
             inputs = [dy, theta, f"{name}.plan", *([before] if before else [])]
             self._emit("SparseConvGradInput", inputs, [self._new_gradient(conv.x, name)])
-
-    def _step_weights(self, conv: Conv) -> None:
-        """Update all weights; pruned ones get the gradient too, as if there were no pruning."""
-        name = conv.weight
-        values, gradient, new = f"{name}.values", f"{name}.theta_grad", f"{name}.values.new"
-        if self.method.reparametrisation == "spectral":
-            inputs = [values, gradient, positions_name(name), WEIGHT_DECAY, LEARNING_RATE]
-            self._emit("SpectralStep", inputs, [new], **_matrix(conv))
-        else:
-            inputs = [values, gradient, self._beta(name), WEIGHT_DECAY, LEARNING_RATE]
-            self._emit("PowerPropStep", inputs, [new])
 
     def _backward_norm(self, norm: Norm, dy: str, network: Network) -> None:
         outputs = [self._new_gradient(norm.x), f"{norm.gamma}.grad", f"{norm.beta}.grad"]
@@ -220,15 +224,14 @@ class _Step:
             pad_out=network.gradient_halo(norm.x),
             pad_residual=network.gradient_halo(norm.residual) if norm.residual else 0,
         )
-        self._update(norm.gamma)
-        self._update(norm.beta)
+        self._update(norm.gamma, network)
+        self._update(norm.beta, network)
 
-    def _update(self, parameter: str) -> None:
-        self._emit("DecayStep", [parameter, f"{parameter}.grad", WEIGHT_DECAY, LEARNING_RATE], [f"{parameter}.new"])
+    def _update(self, parameter: str, network: Network) -> None:
+        self.nodes += self.updates.parameter(parameter, [network.vectors[parameter]])
 
     def _beta(self, weight: str) -> str:
-        """The name of a layer's exponent: its own, which the session supplies, or the shared one."""
-        return exponent_name(weight) if self.method.reparametrisation == "auto-beta" else BETA
+        return beta_name(self.method, weight)
 
     def _new_gradient(self, tensor: str, part: str = "") -> str:
         """A name for a tensor's gradient; `part` distinguishes the contributions of several consumers."""
@@ -249,6 +252,9 @@ class _Step:
             _value(LABELS, TensorProto.INT64, [BATCH]),
             _value(LEARNING_RATE, TensorProto.FLOAT, [1]),
         ]
+        if self.training.mixup:
+            inputs.append(_value(LABELS_MIXED, TensorProto.INT64, [BATCH]))
+            inputs.append(_value(MIX, TensorProto.FLOAT, [1]))
         outputs = [_value(LOSS, TensorProto.FLOAT, [1])]
         for conv in network.convs:
             name = conv.weight
@@ -271,6 +277,9 @@ class _Step:
         ]
         if self.method.prune_weights != "none":
             constants.append(density_tensor(self.method.density))
+        inputs += self.updates.inputs
+        outputs += self.updates.outputs
+        constants += self.updates.constants
         model = _model("sparse_step", self.nodes, inputs, outputs, constants)
         model.graph.value_info.extend(self.shapes)
         return model
@@ -298,7 +307,11 @@ def _geometry(conv: Conv) -> dict[str, int]:
 
 def _matrix(conv: Conv) -> dict[str, int | float]:
     """A layer's weights as a matrix with a row per output channel."""
-    return {"rows": conv.channels_out, "columns": conv.channels_in * math.prod(conv.kernel), "floor": NORM_FLOOR}
+    return {**_rows_and_columns(conv), "floor": NORM_FLOOR}
+
+
+def _rows_and_columns(conv: Conv) -> dict[str, int]:
+    return {"rows": conv.channels_out, "columns": conv.channels_in * math.prod(conv.kernel)}
 
 
 def _window(pool: MaxPool) -> dict[str, int]:

@@ -109,6 +109,55 @@ struct NormGradient {
   std::vector<double> right, left;
 };
 
+// The gradient of w[i], in double precision; a zero has none.
+struct Gradient {
+  Gradient(const Matrix& matrix, const Tensor<const float>& w, const Tensor<const float>& dtheta,
+           const Tensor<const int32_t>& positions)
+      : matrix(matrix),
+        forward(matrix, w, positions.data),
+        norm(matrix, forward, w, dtheta.data, positions.data),
+        w(w.data),
+        dtheta(dtheta.data),
+        positions(positions.data) {}
+
+  double operator()(size_t i) const {
+    if (w[i] == 0.0f) return 0.0;
+    const size_t row = matrix.RowOf(positions[i]), column = matrix.ColumnOf(positions[i]);
+    const double slope = norm.u[row] * norm.right[column] + norm.left[row];
+    return 2.0 * dtheta[i] * std::fabs(w[i]) / forward.sigma + (w[i] < 0.0f ? -slope : slope);
+  }
+
+  const Matrix& matrix;
+  const Iteration forward;
+  const NormGradient norm;
+  const float* w;
+  const float* dtheta;
+  const int32_t* positions;
+};
+
+struct SpectralGrad {
+  static constexpr const char* kName = "SpectralGrad";
+  static constexpr Port kInputs[] = {{"w"}, {"dtheta"}, kPositionsPort};
+  static constexpr Port kOutputs[] = {{"dw"}};
+
+  explicit SpectralGrad(const Attributes& attributes) : matrix(attributes) {}
+
+  static void InferShapes(const ShapeContext& shapes) { shapes.SameAsInput(/*output=*/0, /*input=*/0); }
+
+  void Compute(const Context& context) const {
+    const auto w = context.Input<float>(0);
+    const auto dtheta = context.Input<float>(1);
+    const auto positions = context.Input<int32_t>(2);
+    RequireSameShape(dtheta, w);
+    matrix.Require(w, positions);
+    const Gradient gradient(matrix, w, dtheta, positions);
+    ParallelFill(context, context.Output<float>(0, w.shape),
+                 [&gradient](size_t i) { return static_cast<float>(gradient(i)); });
+  }
+
+  Matrix matrix;
+};
+
 // w_new = w - lr * (dw + weight_decay * w). A zero stays exactly zero.
 struct SpectralStep {
   static constexpr const char* kName = "SpectralStep";
@@ -128,15 +177,10 @@ struct SpectralStep {
     matrix.Require(w, positions);
     const float decay = ReadWeightDecay(context, 3);
     const float lr = ReadLearningRate(context, 4);
-    const Iteration forward(matrix, w, positions.data);
-    const NormGradient norm(matrix, forward, w, dtheta.data, positions.data);
-    const auto w_new = context.Output<float>(0, w.shape);
-    ParallelFill(context, w_new, [&, w = w.data, dtheta = dtheta.data, positions = positions.data](size_t i) {
+    const Gradient gradient(matrix, w, dtheta, positions);
+    ParallelFill(context, context.Output<float>(0, w.shape), [&gradient, w = w.data, decay, lr](size_t i) {
       if (w[i] == 0.0f) return 0.0f;
-      const size_t row = matrix.RowOf(positions[i]), column = matrix.ColumnOf(positions[i]);
-      const double slope = norm.u[row] * norm.right[column] + norm.left[row];
-      const double dw = 2.0 * dtheta[i] * std::fabs(w[i]) / forward.sigma + (w[i] < 0.0f ? -slope : slope);
-      return static_cast<float>(w[i] - lr * (dw + double{decay} * w[i]));
+      return static_cast<float>(w[i] - lr * (gradient(i) + double{decay} * w[i]));
     });
   }
 
@@ -145,6 +189,7 @@ struct SpectralStep {
 
 }  // namespace
 
+SPARSYEDGE_DEFINE_OP(SpectralGrad)
 SPARSYEDGE_DEFINE_OP(SpectralProp)
 SPARSYEDGE_DEFINE_OP(SpectralStep)
 

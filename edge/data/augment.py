@@ -1,0 +1,99 @@
+"""Random crops, flips and mixtures of a batch. A pure function of its arguments: a restarted job gives the same update.
+
+Random numbers come from the raw stream of a bit generator, which numpy guarantees for ever, as in batches.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from sparsyedge.edge.model.training import Training
+from sparsyedge.edge.tensors import FloatArray
+
+__all__ = ["Mixed", "StepKey", "augment", "background"]
+
+MANTISSA_BITS = 53
+
+
+@dataclass(frozen=True)
+class StepKey:
+    """Everything that the augmentation of one step depends on."""
+
+    seed: int
+    round_number: int
+    device_id: str
+    epoch: int
+    step: int
+
+    def stream(self) -> np.random.PCG64:
+        """The step's own random numbers."""
+        facts = ["augment", self.seed, self.round_number, self.device_id, self.epoch, self.step]
+        digest = hashlib.sha256(json.dumps(facts).encode("ascii")).digest()
+        return np.random.PCG64(int.from_bytes(digest, "big"))
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """The other half of mixed samples: a sample is `share` of its own label, and the rest of this one."""
+
+    labels: NDArray[np.int64]
+    share: float
+
+
+def background(stored: np.dtype[np.generic]) -> float:
+    """What surrounds a cropped image, after scaling: black for pixels, zero for anything else."""
+    return -1.0 if stored == np.uint8 else 0.0
+
+
+def augment(
+    training: Training, x: FloatArray, y: NDArray[np.int64], key: StepKey, *, fill: float
+) -> tuple[FloatArray, Mixed | None]:
+    """A batch as one step sees it, (batch, channels, height, width); `fill` surrounds a cropped image.
+
+    The labels stay those of `y`. The second result is None if samples are not mixed.
+    """
+    stream = key.stream()
+    if training.crop:
+        x = _crop(x, training.crop, stream, fill)
+    if training.flip:
+        flipped = (_raw(stream, len(x)) >> np.uint64(63)).astype(bool)
+        x = np.where(flipped[:, None, None, None], x[..., ::-1], x)
+    if not training.mixup:
+        return x, None
+    share = _beta(training.mixup, stream)
+    partner = np.argsort(_raw(stream, len(x)), kind="stable")
+    weight = np.float32(share)
+    mixed = weight * x + (np.float32(1) - weight) * x[partner]
+    return mixed, Mixed(y[partner], float(weight))
+
+
+def _crop(x: FloatArray, padding: int, stream: np.random.PCG64, fill: float) -> FloatArray:
+    """Every image from its own random place in itself with a border."""
+    around = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+    padded = np.pad(x, around, constant_values=np.float32(fill))
+    windows = sliding_window_view(padded, x.shape[2:], axis=(2, 3))
+    places = np.uint64(2 * padding + 1)
+    top, left = (_raw(stream, len(x)) % places).astype(np.intp), (_raw(stream, len(x)) % places).astype(np.intp)
+    return np.ascontiguousarray(windows[np.arange(len(x)), :, top, left])
+
+
+def _beta(alpha: float, stream: np.random.PCG64) -> float:
+    """A draw from Beta(alpha, alpha), by Johnk's method; in logarithms, because powers of 1 / alpha underflow."""
+    while True:
+        first, second = (math.log((int(raw) >> 11) + 0.5) - MANTISSA_BITS * math.log(2) for raw in _raw(stream, 2))
+        first, second = first / alpha, second / alpha
+        largest = max(first, second)
+        total = largest + math.log(math.exp(first - largest) + math.exp(second - largest))
+        if total <= 0:
+            return math.exp(first - total)
+
+
+def _raw(stream: np.random.PCG64, count: int) -> NDArray[np.uint64]:
+    return np.asarray(stream.random_raw(count), dtype=np.uint64)
