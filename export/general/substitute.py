@@ -6,7 +6,7 @@ At this level a layer is still one op with its weight as a named input, so no pa
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +31,8 @@ class Layers:
     dense: list[str] = field(default_factory=list)
     """Convolutions that compute dense, whatever their weights."""
 
-    def __contains__(self, weight: str) -> bool:
-        return weight in self.sparse or weight in self.dense
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.sparse, *self.dense))
 
 
 def substitute(program: ExportedProgram, *, seed: str, prefix: str) -> Layers:

@@ -141,6 +141,9 @@ _operator(
 # ---- convolutions that compute dense -----------------------------------------------------------------------------------
 
 
+_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str layer"
+
+
 def _convolution(
     x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int, layer: str
 ) -> Tensor:
@@ -159,7 +162,7 @@ def _convolution_shape(
 
 _CONVOLUTION = _operator(
     "convolution",
-    "(Tensor x, Tensor w, int[] stride, int[] padding, int[] dilation, int groups, str layer) -> Tensor",
+    f"(Tensor x, Tensor w, {_GEOMETRY}) -> Tensor",
     _convolution,
     _convolution_shape,
 )
@@ -175,10 +178,10 @@ def _convolution_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]
     ours, geometry = torch.ops.sparsyedge, ctx.geometry
     dx = dw = None
     if ctx.needs_input_grad[0]:
-        dx = ours.convolution_grad_input(dy, w, list(x.shape[2:]), *geometry)
+        dx = ours.convolution_grad_input(dy, w, list(x.shape[2:]), *geometry, ctx.layer)
     if ctx.needs_input_grad[1]:
         pruned = ours.pruned_input(x, ctx.layer)
-        dw = ours.convolution_grad_weight(pruned, dy, list(w.shape[2:]), *geometry)
+        dw = ours.convolution_grad_weight(pruned, dy, list(w.shape[2:]), *geometry, ctx.layer)
     return dx, dw, None, None, None, None, None
 
 
@@ -193,6 +196,7 @@ def _convolution_grad_input(
     padding: list[int],
     dilation: list[int],
     groups: int,
+    layer: str,
 ) -> Tensor:
     x = dy.new_empty((dy.shape[0], w.shape[1] * groups, *plane))
     zeros = [0] * len(stride)
@@ -209,6 +213,7 @@ def _convolution_grad_weight(
     padding: list[int],
     dilation: list[int],
     groups: int,
+    layer: str,
 ) -> Tensor:
     w = dy.new_empty((dy.shape[1], x.shape[1] // groups, *kernel))
     zeros = [0] * len(stride)
@@ -217,18 +222,17 @@ def _convolution_grad_weight(
     )[1]
 
 
-_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
 _operator(
     "convolution_grad_input",
     f"(Tensor dy, Tensor w, int[] plane, {_GEOMETRY}) -> Tensor",
     _convolution_grad_input,
-    lambda dy, w, plane, stride, padding, dilation, groups: _empty(dy, (dy.shape[0], w.shape[1] * groups, *plane)),
+    lambda dy, w, plane, *rest: _empty(dy, (dy.shape[0], w.shape[1] * rest[3], *plane)),
 )
 _operator(
     "convolution_grad_weight",
     f"(Tensor x, Tensor dy, int[] kernel, {_GEOMETRY}) -> Tensor",
     _convolution_grad_weight,
-    lambda x, dy, kernel, stride, padding, dilation, groups: _empty(dy, (dy.shape[1], x.shape[1] // groups, *kernel)),
+    lambda x, dy, kernel, *rest: _empty(dy, (dy.shape[1], x.shape[1] // rest[3], *kernel)),
 )
 
 
