@@ -4,7 +4,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-PYTHON ?= python3.11
+# Python 3.11 where it is, since onnxruntime-training ended there; else the system's, if wheels of our packages exist for it.
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+ifndef PYTHON
+PYTHON := $(shell for one in python3.11 python3; do "$$one" -c '$(SUPPORTED)' 2> /dev/null && { echo "$$one"; break; }; done)
+endif
 VENV   := .venv
 BIN    := $(VENV)/bin
 # The newest stock onnxruntime gets its own venv, with the packages of an ARM device and a coordinator: it has the same
@@ -16,6 +20,9 @@ STOCK_ENV := $(STOCK)/.installed
 # The tested versions (`make lock`). No compiling at install: pip would compile all of torch and sympy.
 INSTALL := install --quiet --no-compile
 LOCKED  := PIP_CONSTRAINT=constraints.txt
+# PyPI's torch for x86-64 Linux brings gigabytes of CUDA, so the CPU build comes first where pip finds one.
+TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)+cpu
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 NATIVE := CMakeLists.txt $(shell find edge/native -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name '*.ver')
 CXX_FILES := $(shell find edge/native tests/native -name '*.cc' -o -name '*.h' -o -name '*.inc')
 FOLDERS := edge coordinator export benchmarks hardware
@@ -176,21 +183,31 @@ setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto cross-tools tree-tools 
 
 # $(call make_venv,folder): a new virtual environment, or one sentence about what this machine lacks.
 define make_venv
-	@command -v $(PYTHON) > /dev/null || { echo "sparsyedge needs Python 3.11 as '$(PYTHON)': on Debian, apt-get install python3.11 python3.11-venv; elsewhere, make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "sparsyedge trains with onnxruntime-training, whose last Python is 3.11; '$(PYTHON)' is $$($(PYTHON) --version)" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2> /dev/null || { echo "Python's venv module is missing: on Debian, apt-get install python3.11-venv" >&2; exit 1; }
+	@[ -n "$(PYTHON)" ] || { echo "sparsyedge needs Python 3.11, 3.12, 3.13 or 3.14, and neither python3.11 nor python3 is one: on Debian, apt-get install python3 python3-venv; elsewhere, make PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 to 3.14: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "sparsyedge needs Python 3.11, 3.12, 3.13 or 3.14; '$(PYTHON)' is $$($(PYTHON) --version)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2> /dev/null || { echo "Python's venv module is missing: on Debian, apt-get install $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" >&2; exit 1; }
 	@command -v g++ > /dev/null || { echo "g++ is missing: on Debian, apt-get install g++" >&2; exit 1; }
 	@[ -x $(1)/bin/python ] || $(PYTHON) -m venv $(1)
 endef
 
+# $(call cpu_torch,folder): torch without CUDA on x86-64 Linux; succeeds where an environment has torch, or now gets it.
+define cpu_torch
+	[ "$$(uname -sm)" != "Linux x86_64" ] || $(1)/bin/python -c 'import importlib.metadata as m; m.version("torch")' 2> /dev/null \
+	  || $(LOCKED) $(1)/bin/pip $(INSTALL) --timeout 20 --retries 1 --extra-index-url $(TORCH_INDEX) '$(TORCH)' 2> /dev/null
+endef
+CUDA_NOTE = echo "note: pip finds no $(TORCH) for this Python, so it takes PyPI's torch, with gigabytes of CUDA" >&2
+
 # Editing the C++ triggers a reinstall, which rebuilds the op library; the packages are installed by then.
 $(DEMO_ENV): pyproject.toml constraints.txt $(NATIVE)
 	$(call make_venv,$(VENV))
+	@{ $(call cpu_torch,$(VENV)); } || $(CUDA_NOTE)
 	$(LOCKED) $(BIN)/pip $(INSTALL) --editable '.[demo]'
 	@touch $@
 
 $(DEV_ENV): pyproject.toml constraints.txt $(NATIVE)
 	$(call make_venv,$(VENV))
+	@{ $(call cpu_torch,$(VENV)); } || $(CUDA_NOTE)
 	$(LOCKED) $(BIN)/pip $(INSTALL) --editable '.[dev]'
 	@touch $(DEMO_ENV) $@
 
@@ -235,7 +252,7 @@ clean:  ## remove what was built and installed
 
 # --- releases, and other Pythons: docs/how-to/releasing.md ---------------------------------------------------------------
 
-.PHONY: release test-device
+.PHONY: release test-device test-python
 
 # Hosted CI builds the tag: make release RELEASE=--tagged
 RELEASE ?=
@@ -251,6 +268,7 @@ DEVICE_VERSION = $(shell $(PYTHON) -c 'import sys; print(*sys.version_info[:2], 
 DEVICE_VENV = build/device-$(DEVICE_VERSION)
 DEVICE_TESTS ?= tests/ci tests/edge tests/fuzz tests/hardware tests/native
 # What tests use beside the product: digits, and graphs of single ops.
+DEMO_TOOLS := 'amqtt>=0.11.3,<0.13' matplotlib tomli-w
 DEVICE_TOOLS := hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
 test-device: mosquitto  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
 	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
@@ -258,3 +276,27 @@ test-device: mosquitto  ## the tests that need no torch, on a device's packages 
 	$(PYTHON) -m venv $(DEVICE_VENV)
 	$(DEVICE_VENV)/bin/pip install --quiet '.[coordinator,images]' $(DEVICE_TOOLS)
 	SPARSYEDGE_TEST_INSTALL=device $(DEVICE_VENV)/bin/python -m pytest -q -n 2 -p no:cacheprovider $(DEVICE_TESTS)
+
+# All of sparsyedge on another Python than the one of .venv: make test-python PYTHON=python3.13, or the newest that is found.
+# Without a torch for it, whatever exports is skipped, and runs use what .venv exported.
+OTHERS = python3.14 python3.13 python3.12 $(shell ls -r $(HOME)/.pyenv/versions/3.1[234].*/bin/python3 2> /dev/null)
+OTHER := $(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(shell \
+  for one in $(OTHERS); do "$$one" -c '$(SUPPORTED)' 2> /dev/null && { echo "$$one"; break; }; done))
+OTHER_VENV = build/python-$(shell $(OTHER) -c 'import sys; print(*sys.version_info[:2], sep=".")')
+OTHER_PYTEST = $(OTHER_VENV)/bin/python -m pytest -q -n 2 -p no:cacheprovider
+test-python: mosquitto  ## fast tests and small runs on another Python (PYTHON=python3.13; default: the newest found)
+ifeq ($(OTHER),)
+	@echo "test-python: skipped, since no Python 3.12, 3.13 or 3.14 is found; name one with PYTHON=/path/to/python3.13"
+else
+	@rm -rf $(OTHER_VENV)
+	$(OTHER) -m venv $(OTHER_VENV)
+	@if { $(call cpu_torch,$(OTHER_VENV)); }; then echo dev; else echo "coordinator,images"; fi > $(OTHER_VENV)/extras
+	$(LOCKED) $(OTHER_VENV)/bin/pip $(INSTALL) ".[$$(cat $(OTHER_VENV)/extras)]" $(DEVICE_TOOLS) $(DEMO_TOOLS)
+	if grep -q dev $(OTHER_VENV)/extras; then \
+	  $(OTHER_PYTEST) -m 'not slow and not heavy' tests; $(OTHER_VENV)/bin/sparsyedge demo --rounds 2 --run-dir $(OTHER_VENV)/demo; \
+	else \
+	  echo "note: pip finds no $(TORCH) for $(OTHER): tests that need torch are skipped there"; \
+	  SPARSYEDGE_TEST_INSTALL=device $(OTHER_PYTEST) -m 'not slow and not heavy' tests; fi
+	if [ -e $(DEV_ENV) ]; then SPARSYEDGE_OTHER_PYTHON=$(abspath $(OTHER_VENV))/bin/python SPARSYEDGE_STOCK_PYTHON=$(abspath $(OTHER_VENV))/bin/python \
+	  $(PYTEST) -q tests/system/test_other_python.py tests/system/test_stock_runtime.py; fi
+endif

@@ -1,7 +1,7 @@
 """Write constraints.txt: the newest version of every package that pyproject.toml allows, with all of its extras.
 
-pip resolves twice, because onnxruntime-training and the stock onnxruntime never share an environment. It installs
-nothing.
+pip resolves twice, because onnxruntime-training and the stock onnxruntime never share an environment. Where the two
+come to different versions, each pin says which environments it is for. pip installs nothing.
 """
 
 from __future__ import annotations
@@ -17,19 +17,35 @@ from sparsyedge.hardware.arm.requirements import requirements
 
 PYPROJECT, LOCK = Path("pyproject.toml"), Path("constraints.txt")
 HEADER = "# Tested versions, written by `make lock`. Use them with: pip install --constraint constraints.txt ...\n"
+# The markers of onnxruntime-training and of onnxruntime in pyproject.toml.
+TRAINING = "sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.12'"
+STOCK = "sys_platform != 'linux' or platform_machine != 'x86_64' or python_version >= '3.12'"
 
 
 def main() -> int:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
-    extras = ",".join(project["project"]["optional-dependencies"])
-    pins = resolve(f".[{extras}]", *project["build-system"]["requires"])
-    for name, version in resolve(*requirements(PYPROJECT, python="3.11")).items():
-        if pins.setdefault(name, version) != version:
-            sys.exit(f"{name} is {pins[name]}, and {version} beside the stock onnxruntime; bound it in {PYPROJECT}")
-    lines = [f"{name}=={version}\n" for name, version in sorted(pins.items()) if name != "sparsyedge"]
-    LOCK.write_text(HEADER + "".join(lines), encoding="utf-8")
-    print(f"{LOCK}: {len(lines)} packages; run `make test` with them before you commit it")
+    extras = project["project"]["optional-dependencies"]
+    training = resolve(f".[{','.join(extras)}]", *project["build-system"]["requires"])
+    stock = resolve(*stock_requirements(extras))
+    lines = sorted(pin for name in {*training, *stock} for pin in pins(name, training.get(name), stock.get(name)))
+    LOCK.write_text(HEADER + "".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{LOCK}: {len(lines)} pins; run `make test` with them before you commit it")
     return 0
+
+
+def stock_requirements(extras: dict[str, list[str]]) -> set[str]:
+    """What is installed beside the stock onnxruntime, our own extras expanded."""
+    wanted = {line for extra in extras for line in requirements(PYPROJECT, python="3.13", extra=extra)}
+    return {line for line in wanted if not line.startswith("sparsyedge")}
+
+
+def pins(name: str, training: str | None, stock: str | None) -> list[str]:
+    """The lines for a package: one, or one for each environment."""
+    if name == "sparsyedge":
+        return []
+    if training is None or stock is None or training == stock:
+        return [f"{name}=={training or stock}"]
+    return [f"{name}=={training}; {TRAINING}", f"{name}=={stock}; {STOCK}"]
 
 
 def resolve(*wanted: str) -> dict[str, str]:

@@ -23,8 +23,6 @@ from sparsyedge.edge.supported import check_platform
 
 __all__ = ["main"]
 
-LAST_TRAINING_PYTHON = (3, 11)
-
 EXIT_FAULT = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
@@ -113,12 +111,6 @@ def _usage() -> str:
 
 def _explain_missing(module: str, command: str) -> str:
     extra = find_command(command).extra
-    if extra == "export" and sys.version_info[:2] > LAST_TRAINING_PYTHON:
-        # Installing the module would not help.
-        return (
-            f"`{command}` needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python "
-            f"{sys.version.split()[0]}: make a virtual environment with Python 3.11 and run it there"
-        )
     return f"`{command}` needs the module {module}, which is not installed; run `{install_command(extra)}`"
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import os
-import platform
-import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,30 +16,28 @@ import onnx
 from torch import nn
 
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, BatchNorm, File, FileRole, Manifest, Parameter
-from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
+from sparsyedge.edge.model.artifacts import (
+    LAST_WITH_API_FILES,
+    MANIFEST_VERSION,
+    Artifacts,
+    BatchNorm,
+    File,
+    FileRole,
+    Manifest,
+    Parameter,
+)
+from sparsyedge.edge.model.checkpoint import encode_checkpoint
+from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.model.training import FEATURE, Training, check_augmentation
-from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
+from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
-from sparsyedge.export import rewrite
+from sparsyedge.export import rewrite, training_api_graphs
 from sparsyedge.export.fused.layers import read_network
 from sparsyedge.export.fused.step import build_plan_graph, build_sparse_step
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
-from sparsyedge.export.theta import insert_reparametrisation
-from sparsyedge.export.trace import INPUT_NAME, LOGITS_NAME, OPSET, trace
-
-try:
-    from onnxruntime.capi._pybind_state import GradientNodeDefinition, register_gradient_definition
-    from onnxruntime.training import artifacts as ort_artifacts
-except ImportError as error:
-    raise ConfigError(
-        f"an export needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python "
-        f"{sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}, without it ({error}). Export with "
-        "Python 3.11: run `python3.11 -m venv .venv && .venv/bin/pip install '.[export]'` in a checkout; "
-        "devices and the coordinator run on any Python from 3.11"
-    ) from error
+from sparsyedge.export.trace import INPUT_NAME, OPSET, trace
 
 __all__ = ["build_artifacts", "state_of"]
 
@@ -58,15 +52,6 @@ FILE_NAMES: dict[FileRole, str] = {
     "sparse_plan": "sparse_plan.onnx",
     "sparse_step": "sparse_step.onnx",
 }
-# The file names that onnxruntime's generate_artifacts chooses.
-GENERATED_NAMES: dict[FileRole, str] = {
-    "training": "training_model.onnx",
-    "eval": "eval_model.onnx",
-    "optimizer": "optimizer_model.onnx",
-    "checkpoint": "checkpoint",
-}
-GENERATED_GRAPHS: tuple[FileRole, ...] = ("training", "eval", "optimizer")
-LOSS_NAME = "loss"
 
 
 def build_artifacts(
@@ -77,10 +62,13 @@ def build_artifacts(
     seed: int,
     check: Callable[[Artifacts], Checked],
     training: Training | None = None,
+    for_training_api: bool = training_api_graphs.INSTALLED,
 ) -> tuple[Artifacts, Checked]:
     """Export the model into `directory`, which must be absent or empty; it appears complete and checked, or not at all.
 
     `check` raises if the artifacts are wrong; its result is passed on. `training` is plain SGD if left out.
+    `for_training_api` says whether to write the files of onnxruntime-training, which must then be installed; they know
+    plain SGD only.
     """
     training = training or Training()
     check_augmentation(training, spec.input_shape)
@@ -91,7 +79,8 @@ def build_artifacts(
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
         staging = Path(temporary) / "artifacts"
         staging.mkdir()
-        planes = _write_graphs(model, spec, method, training, staging)
+        with_api = for_training_api and training.is_plain
+        planes = _write_graphs(model, spec, method, training, staging, for_training_api=with_api)
         manifest = _describe(model, spec, method, staging, planes=planes, seed=seed)
         if training != Training():
             manifest = msgspec.structs.replace(manifest, stated_training=training, needs=(FEATURE,))
@@ -118,7 +107,9 @@ def state_of(model: nn.Module) -> State:
     }
 
 
-def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, training: Training, staging: Path) -> _Planes:
+def _write_graphs(
+    model: nn.Module, spec: ModelSpec, method: Method, training: Training, staging: Path, *, for_training_api: bool
+) -> _Planes:
     """Write all files but the manifest."""
     forward = trace(model, spec, training=True)
     statistics = rewrite.name_running_statistics(forward)
@@ -132,81 +123,20 @@ def _write_graphs(model: nn.Module, spec: ModelSpec, method: Method, training: T
     onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
     onnx.save(build_sparse_step(network, method, training), staging / FILE_NAMES["sparse_step"])
 
-    trainable = [name for name, _ in model.named_parameters()]
-    prunable = prunable_names(model)
-    exponents = layer_exponents(method, state_of(model), sorted(prunable))
-    insert_reparametrisation(forward, trainable=trainable, prunable=prunable, method=method, exponents=exponents)
-    _generate(forward, trainable=trainable, statistics=statistics, frozen=[*statistics, *exponents], staging=staging)
-    _edit_generated(staging, method=method, prunable=prunable)
+    state, prunable = state_of(model), prunable_names(model)
+    if not for_training_api:
+        (staging / FILE_NAMES["checkpoint"]).write_bytes(encode_checkpoint(state, prunable=prunable))
+        return planes
+    training_api_graphs.write_training_api_graphs(
+        forward,
+        method,
+        {role: staging / name for role, name in FILE_NAMES.items()},
+        trainable=[name for name, _ in model.named_parameters()],
+        prunable=prunable,
+        statistics=statistics,
+        exponents=layer_exponents(method, state, sorted(prunable)),
+    )
     return planes
-
-
-def _generate(
-    forward: onnx.ModelProto, *, trainable: list[str], statistics: dict[str, str], frozen: list[str], staging: Path
-) -> None:
-    """Let onnxruntime-training build the gradient graph, the optimizer and the checkpoint."""
-    _register_gradients()
-    with tempfile.TemporaryDirectory(dir=staging.parent) as generated, _quiet_stderr():
-        ort_artifacts.generate_artifacts(
-            forward,
-            requires_grad=trainable,
-            frozen_params=frozen,
-            loss=ort_artifacts.LossType.CrossEntropyLoss,
-            optimizer=ort_artifacts.OptimType.SGD,
-            artifact_directory=generated,
-            custom_op_library=str(library_path()),
-            additional_output_names=[LOGITS_NAME, *statistics.values()],
-            loss_input_names=[LOGITS_NAME],
-        )
-        for role, name in GENERATED_NAMES.items():
-            shutil.move(Path(generated) / name, staging / FILE_NAMES[role])
-
-
-@contextmanager
-def _quiet_stderr() -> Iterator[None]:
-    """Silence native code: the gradient builder prints 50 lines, and no setting turns that off."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    try:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-
-
-def _edit_generated(staging: Path, *, method: Method, prunable: Iterable[str]) -> None:
-    """Prune activations in the training graph; give the evaluation graph running statistics and two outputs."""
-    graphs = {role: onnx.load(staging / FILE_NAMES[role]) for role in GENERATED_GRAPHS}
-    for graph in graphs.values():
-        rewrite.drop_counters(graph)
-    if method.prune_activations and method.activation_density == "target":
-        rewrite.insert_activation_pruning(graphs["training"], prunable, density=method.density)
-    elif method.prune_activations:
-        least = int(method.least_activations * FLOOR_STEPS)
-        rewrite.insert_activation_pruning(graphs["training"], prunable, least=least)
-    if method.prune_weights != "none":
-        rewrite.insert_weight_pruning(graphs["training"], prunable, method.density)
-    if method.masks_gradients:
-        rewrite.insert_gradient_masks(graphs["training"])
-    rewrite.freeze_batch_norms(graphs["eval"])
-    rewrite.keep_outputs(graphs["eval"], [LOSS_NAME, LOGITS_NAME])
-    for role, graph in graphs.items():
-        onnx.save(graph, staging / FILE_NAMES[role])
-
-
-def _register_gradients() -> None:
-    """Tell onnxruntime's gradient builder how to differentiate our ops; safe to call again."""
-    definitions = {
-        "PowerProp": (["GO(0)", "I(0)", "I(1)", "I(2)"], "PowerPropGrad"),
-        "Decay": (["GO(0)", "I(0)", "I(1)"], "DecayGrad"),
-    }
-    for operator, (inputs, gradient) in definitions.items():
-        node = GradientNodeDefinition()
-        node.op_type, node.domain = gradient, OP_DOMAIN
-        node.inputs, node.outputs, node.attributes = inputs, ["GI(0)"], []
-        register_gradient_definition(f"{OP_DOMAIN}::{operator}", [node])
 
 
 @dataclass(frozen=True)
@@ -243,9 +173,11 @@ def _describe(
     trainable = {name for name, _ in model.named_parameters()}
     prunable = prunable_names(model)
     state = state_of(model)
+    files = {role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()}
     momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)), None)
     return Manifest(
-        version=MANIFEST_VERSION,
+        # The oldest version that says it all: devices of earlier releases expect the files of the training API.
+        version=LAST_WITH_API_FILES if "training" in files else MANIFEST_VERSION,
         ops_abi=ABI_VERSION,
         model=spec.model,
         width=spec.width,
@@ -254,7 +186,7 @@ def _describe(
         method=method,
         seed=seed,
         opset=OPSET,
-        made_with={name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime-training", "torch")},
+        made_with=_installed_versions("onnx", "onnxruntime", "onnxruntime-training", "torch"),
         parameters=tuple(
             Parameter(
                 name=name,
@@ -268,10 +200,19 @@ def _describe(
         batch_norms=planes.batch_norms,
         batch_norm_momentum=1 - (momentum if momentum is not None else 0.1),
         initial_model=model_id(state),
-        files={role: _file(staging / name) for role, name in FILE_NAMES.items()},
+        files=files,
         class_names=spec.class_names,
         sample_type=spec.sample_type,
     )
+
+
+def _installed_versions(*names: str) -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    found = {}
+    for name in names:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _file(path: Path) -> File:

@@ -15,14 +15,14 @@ DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), REP
 SOURCE_FOLDERS = ("edge", "coordinator", "export", "benchmarks", "hardware", "tests", "docs")
 
 IMPORT_ALL_OF_EDGE = """
-import importlib, pkgutil, sys
+import importlib.util, pkgutil, sys
 sys.modules["torch"] = None
 import sparsyedge.edge
 for module in pkgutil.walk_packages(sparsyedge.edge.__path__, "sparsyedge.edge."):
     if not module.name.endswith(("__main__", "libsparsyedge_ops", "libsparsyedge_codec")):
         importlib.import_module(module.name)
 from sparsyedge.edge.training.onnx_runtime import training_api
-assert training_api is not None
+assert (training_api is not None) == (importlib.util.find_spec("onnxruntime.training") is not None)
 """
 
 

@@ -19,13 +19,13 @@ import numpy as np
 from sparsyedge.edge.device.courier import Abandoned, Courier, Member, offline_status
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Report, RoundTask, Topics
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.wire.frame import encode_frame
 
 __all__ = ["LoadedDevice", "Variants", "host"]
@@ -43,7 +43,7 @@ class Variants:
     def __init__(self, artifacts: Artifacts) -> None:
         manifest = artifacts.manifest
         self._prunable = manifest.prunable
-        start = DenseSession(artifacts).state()
+        start = read_initial_state(artifacts)
         pruned = prune_global(start, manifest.prunable, manifest.method.sparsity)
         self._states: list[State] = [_moved(pruned, seed) for seed in range(VARIANTS)]
         self._lock = threading.Lock()

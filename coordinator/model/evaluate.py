@@ -50,6 +50,7 @@ class Evaluator:
             right = _add(right, np.bincount(y[logits.argmax(axis=1) == y], minlength=classes))
             seen = _add(seen, np.bincount(y, minlength=classes))
             loss_sum += loss * len(y)
+        self._session.unload()
         by_class = tuple(float(hits / count) if count else math.nan for hits, count in zip(right, seen, strict=True))
         accuracy, loss = int(right.sum()) / len(self._samples), loss_sum / len(self._samples)
         evaluation = Evaluation(accuracy, loss, by_class=by_class)

@@ -21,7 +21,7 @@ from sparsyedge.edge.inference.preprocessing import BATCH, Preprocessing, prepro
 from sparsyedge.edge.inference.protobuf import bytes_field, head, text_field
 from sparsyedge.edge.inference.template import Template, read_template
 from sparsyedge.edge.model.artifacts import Artifacts, Manifest
-from sparsyedge.edge.model.reparametrise import effective_weights, inference_weights
+from sparsyedge.edge.model.reparametrise import network_weights
 from sparsyedge.edge.storage import write_pieces_atomically
 from sparsyedge.edge.tensors import FloatArray
 
@@ -37,7 +37,8 @@ def write_models(directory: Path, state: Mapping[str, FloatArray], artifacts: Ar
     """Write model.onnx, and model_float.onnx if the model was trained on uint8 images."""
     manifest, template = artifacts.manifest, read_template(artifacts)
     weights = [
-        Weight(name, shape, partial(_theta, name, state[name], manifest)) for name, shape in manifest.shapes.items()
+        Weight(name, shape, partial(network_weights, manifest.method, name, state[name], prunable=manifest.prunable))
+        for name, shape in manifest.shapes.items()
     ]
     for name, preprocessing in preprocessings(manifest.sample_type).items():
         graph = _graph_fields(template, preprocessing, manifest)
@@ -131,10 +132,3 @@ def _split(message: Fields, number: int) -> tuple[bytes, bytes]:
     """The fields before a number, and the rest, in order of number."""
     before = b"".join(message[each] for each in sorted(message) if each < number)
     return before, b"".join(message[each] for each in sorted(message) if each >= number)
-
-
-def _theta(name: str, tensor: FloatArray, manifest: Manifest) -> FloatArray:
-    if name not in manifest.prunable:
-        return tensor
-    kept = inference_weights(manifest.method, name, tensor, prunable=manifest.prunable)
-    return effective_weights(manifest.method, kept)

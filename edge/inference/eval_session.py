@@ -1,4 +1,4 @@
-"""Evaluation: the model with its running statistics, as a plain graph that any onnxruntime runs."""
+"""Evaluation: the delivered network with its running statistics, as a plain graph that any onnxruntime runs."""
 
 from __future__ import annotations
 
@@ -8,38 +8,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import TrainingError
-from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.model.reparametrise import inference_weights, layer_exponents
-from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.inference.delivery import pieces_of
+from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, value_info
+from sparsyedge.edge.inference.preprocessing import BATCH
+from sparsyedge.edge.inference.protobuf import bytes_field
+from sparsyedge.edge.inference.template import Template, read_template
+from sparsyedge.edge.model.artifacts import Artifacts, Manifest
+from sparsyedge.edge.model.reparametrise import network_weights
+from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.onnx_runtime import open_graph
 
-__all__ = ["EvalSession"]
+__all__ = ["EvalSession", "mean_cross_entropy"]
 
 
 class EvalSession:
-    """The exported model, ready for evaluation once a state is loaded."""
+    """The inference graph with its weights as inputs, ready for evaluation once a state is loaded."""
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
-        # No arena: evaluations are rare, and the memory has other uses in between.
-        self._graph = open_graph(artifacts.path("eval"), threads=threads, arena=False)
+        template = read_template(artifacts)
+        self._input, self._logits = template.input, template.logits
         self._manifest = artifacts.manifest
-        # A graph need not use the whole state.
-        self._wanted = {each.name for each in self._graph.get_inputs()} & set(artifacts.manifest.shapes)
-        self._state: dict[str, FloatArray] = {}
+        # No arena: evaluations are rare, and the memory has other uses in between.
+        self._graph = open_graph(
+            artifacts.path("inference"),
+            threads=threads,
+            arena=False,
+            content=_fed_with_weights(template, artifacts.manifest),
+        )
+        self._weights: State = {}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Evaluate this state from now on; does not copy it."""
+        """Evaluate this state from now on; holds a copy of its prunable weights until `unload`."""
         method, prunable = self._manifest.method, self._manifest.prunable
-        self._state = {
-            name: np.ascontiguousarray(inference_weights(method, name, state[name], prunable=prunable), np.float32)
-            for name in self._wanted
+        self._weights = {
+            name: np.ascontiguousarray(network_weights(method, name, state[name], prunable=prunable), np.float32)
+            for name in self._manifest.shapes
         }
-        self._state |= layer_exponents(method, state, prunable)
+
+    def unload(self) -> None:
+        """Let go of the state."""
+        self._weights = {}
 
     def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
         """The mean loss over the batch and the logits; changes nothing."""
         try:
-            loss, logits = self._graph.run(["loss", "logits"], {"x": x, "labels": y, **self._state})
+            (logits,) = self._graph.run([self._logits], {self._input: x, **self._weights})
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise TrainingError(f"evaluation of a batch of shape {x.shape} failed: {error}") from error
-        return float(loss), logits
+        return mean_cross_entropy(logits, y), logits
+
+
+def mean_cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> float:
+    """The mean over the samples of -log softmax(logits) at the label, in float64."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    of_labels = shifted[np.arange(len(labels)), labels]
+    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - of_labels))
+
+
+def _fed_with_weights(template: Template, manifest: Manifest) -> bytes:
+    """The graph with the state's tensors as inputs: a session over it holds no weights of its own."""
+    inputs = {template.input: (BATCH, *manifest.input_shape), **manifest.shapes}
+    graph = dict(template.graph_fields) | {
+        Graph.INPUT: b"".join(
+            bytes_field(Graph.INPUT, value_info(name, shape, FLOAT)) for name, shape in inputs.items()
+        ),
+        Graph.OUTPUT: bytes_field(Graph.OUTPUT, value_info(template.logits, (BATCH, manifest.classes), FLOAT)),
+    }
+    return b"".join(pieces_of(dict(template.model_fields), graph, ()))

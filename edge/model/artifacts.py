@@ -20,7 +20,9 @@ from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file, write_atomically
 
 __all__ = [
+    "API_ROLES",
     "DEFAULT_MAX_EPOCHS",
+    "LAST_WITH_API_FILES",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
     "PLAIN_ROLES",
@@ -41,17 +43,21 @@ __all__ = [
 ]
 
 MANIFEST_VERSION = OURS.manifest.newest
+LAST_WITH_API_FILES = 5
+"""The last manifest version in which every export has the files of onnxruntime-training."""
 MANIFEST_NAME = "manifest.json"
 UPGRADE = "upgrade sparsyedge on this machine, or run `sparsyedge export` again with"
 
 FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
-DENSE_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", "inference")
+API_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer")
+"""The files of onnxruntime-training's API; an export has all of them or, where that is not installed, none."""
 PLAIN_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
 """The training step in our own ops alone; any onnxruntime runs it."""
 STOCK_ROLES: tuple[FileRole, ...] = ("checkpoint", *PLAIN_ROLES)
 """All files that a device without a training API needs."""
-TRAINING_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer", "checkpoint", *PLAIN_ROLES)
-"""All files that a device with a training API needs. Only the coordinator uses the inference graph."""
+TRAINING_ROLES: tuple[FileRole, ...] = (*API_ROLES, *STOCK_ROLES)
+"""All files that a device with a training API can use. Only the coordinator uses the inference graph."""
+REQUIRED_ROLES: tuple[FileRole, ...] = (*STOCK_ROLES, "inference")
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: allow only plain file names, never a way out of the folder.
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
@@ -156,6 +162,11 @@ class Manifest(msgspec.Struct, frozen=True):
         return Form(self.input_shape, self.classes, self.class_names, self.sample_type)
 
     @property
+    def has_api_files(self) -> bool:
+        """Whether onnxruntime-training's API can train the model; any onnxruntime can train the plain graph."""
+        return "training" in self.files
+
+    @property
     def prunable(self) -> tuple[str, ...]:
         """The names of the prunable weights, in table order."""
         return tuple(parameter.name for parameter in self.parameters if parameter.prunable)
@@ -223,9 +234,7 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
-    missing = [role for role in (*DENSE_ROLES, *PLAIN_ROLES) if role not in manifest.files]
-    if missing:
-        raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
+    _require_files(manifest, source)
     names = manifest.class_names
     # Names go into logs and refusals: they must not move a cursor or begin a line.
     if names and (len(set(names)) != manifest.classes or not all(map(str.isprintable, names))):
@@ -234,6 +243,14 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
             f"of printable characters: run `sparsyedge export` again"
         )
     return manifest
+
+
+def _require_files(manifest: Manifest, source: str) -> None:
+    by_api = manifest.version <= LAST_WITH_API_FILES or any(role in manifest.files for role in API_ROLES)
+    required = (*API_ROLES, *REQUIRED_ROLES) if by_api else REQUIRED_ROLES
+    missing = [role for role in required if role not in manifest.files]
+    if missing:
+        raise ArtifactError(f"{source} names no {missing[0]} file; run `sparsyedge export` again")
 
 
 class _Versions(msgspec.Struct):

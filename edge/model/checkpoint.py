@@ -1,6 +1,8 @@
-"""Reads the exported checkpoint without a training API: the initial state as onnxruntime-training wrote it.
+"""The exported checkpoint: the initial state, as onnxruntime-training writes it or, without its files, as a frame.
 
-The file is a FlatBuffer. We use this part of its schema (onnxruntime/core/flatbuffers/schema):
+Frames come from a network all the time, so their reader believes nothing that the file says (edge/wire/frame.py).
+onnxruntime-training's file is a FlatBuffer, read here without its API. We use this part of its schema
+(onnxruntime/core/flatbuffers/schema):
 
     root: Checkpoint   field 1 module_state: ModuleState
     ModuleState        field 0 requires_grad_params, field 1 frozen_params: [Tensor]
@@ -13,26 +15,35 @@ distance forward to its target. A vector or string begins with its length.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.errors import ArtifactError, FrameError
 from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.tensors import State, model_id
+from sparsyedge.edge.tensors import FloatArray, State, model_id
+from sparsyedge.edge.wire.envelope import MAGIC
+from sparsyedge.edge.wire.frame import decode_frame, frame_of
 
-__all__ = ["read_initial_state"]
+__all__ = ["encode_checkpoint", "read_initial_state"]
 
 IDENTIFIER = b"ODTC"
 FLOAT = 1
+FRAME_LABEL = "export"
+"""What stands for the run in a checkpoint's frame, which belongs to none."""
+
+
+def encode_checkpoint(state: Mapping[str, FloatArray], *, prunable: Collection[str]) -> bytes:
+    """The state as the checkpoint of an export without onnxruntime-training's files."""
+    return frame_of(state, run=FRAME_LABEL, round_number=0, base_id=model_id(state), prunable=prunable)
 
 
 def read_initial_state(artifacts: Artifacts) -> State:
     """The checkpoint's parameters and statistics; raises ArtifactError if they do not match the manifest."""
     path = artifacts.path("checkpoint")
     manifest = artifacts.manifest
-    tensors = _read(path)
+    tensors = _read(path, manifest.shapes)
     missing = [name for name, shape in manifest.shapes.items() if name not in tensors or tensors[name].shape != shape]
     if missing:
         raise ArtifactError(f"{path} has no tensor {missing[0]} of shape {manifest.shapes[missing[0]]}; {REMEDY}")
@@ -47,15 +58,17 @@ def read_initial_state(artifacts: Artifacts) -> State:
 REMEDY = "run `sparsyedge export` again"
 
 
-def _read(path: Path) -> State:
+def _read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> State:
     buffer = path.read_bytes()
-    if buffer[4:8] != IDENTIFIER:
-        raise ArtifactError(f"{path} is not a checkpoint of onnxruntime-training; {REMEDY}")
     try:
+        if buffer.startswith(MAGIC):
+            return decode_frame(buffer, shapes).state
+        if buffer[4:8] != IDENTIFIER:
+            raise ArtifactError(f"{path} is not a checkpoint; {REMEDY}")
         module = _Table(buffer, _follow(buffer, 0)).table(1)
         tensors = {tensor.text(0): tensor for field in (0, 1) for tensor in module.tables(field)}
         return {name: _array(tensor) for name, tensor in tensors.items() if tensor.int32(3) == FLOAT}
-    except (struct.error, ValueError, IndexError) as error:
+    except (FrameError, struct.error, ValueError, IndexError) as error:
         raise ArtifactError(f"{path} cannot be read as a checkpoint: {error}; {REMEDY}") from error
 
 

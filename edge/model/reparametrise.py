@@ -16,8 +16,8 @@ __all__ = [
     "NORM_FLOOR",
     "effective_weights",
     "exponent_name",
-    "inference_weights",
     "layer_exponents",
+    "network_weights",
     "positions_name",
     "power",
     "spectral_norm",
@@ -79,11 +79,16 @@ def weights_of(method: Method, theta: FloatArray) -> FloatArray:
     return power(theta, 1 / method.beta)
 
 
-def inference_weights(method: Method, name: str, weights: FloatArray, *, prunable: Sequence[str]) -> FloatArray:
-    """The tensor as evaluation and the delivered model use it: all of it, or the part that a step would use."""
+def network_weights(method: Method, name: str, tensor: FloatArray, *, prunable: Sequence[str]) -> FloatArray:
+    """A tensor of a state as evaluation and the delivered model use it: theta, for a prunable weight.
+
+    Theta is that of all weights, or of those that a step would use.
+    """
+    if name not in prunable:
+        return tensor
     if method.inference == "trained" and method.prune_weights != "none" and name in prunable[1:]:
-        return keep_largest(weights, method.density)
-    return weights
+        tensor = keep_largest(tensor, method.density)
+    return effective_weights(method, tensor)
 
 
 def power(weights: FloatArray, beta: float) -> FloatArray:

@@ -29,6 +29,11 @@ class DenseSession:
                 f"{RUNTIME} on this machine has no training API; "
                 f"install onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11)"
             )
+        if not artifacts.manifest.has_api_files:
+            raise ArtifactError(
+                f"the artifacts in {artifacts.directory} were exported without onnxruntime-training, so they hold no "
+                f"graph for its API; train the plain graph, or export again with Python 3.11 on x86-64 Linux"
+            )
         self._manifest = artifacts.manifest
         options = session_options(threads)
         try:

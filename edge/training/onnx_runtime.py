@@ -91,10 +91,15 @@ def graph_options(threads: int, *, arena: bool = True) -> onnxruntime.SessionOpt
     return options
 
 
-def open_graph(path: Path, *, threads: int, arena: bool = True) -> onnxruntime.InferenceSession:
-    """A plain session over a graph file; raises ArtifactError if this runtime cannot load it."""
+def open_graph(
+    path: Path, *, threads: int, arena: bool = True, content: bytes | None = None
+) -> onnxruntime.InferenceSession:
+    """A plain session over a graph file; raises ArtifactError if this runtime cannot load it.
+
+    `content` is the graph to load, if it was made from the file's.
+    """
     options = graph_options(threads, arena=arena)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(content or str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ArtifactError(f"{RUNTIME} cannot load {path}: {error}") from error

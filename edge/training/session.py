@@ -49,10 +49,11 @@ class Session(Protocol):
 def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:
     """Picks sparse if the method keeps zeros at zero and enough of the model's work is gone, else dense.
 
-    Round 1 starts from dense weights, so it trains dense. Without a training API there is no choice: the sparse graph
-    trains dense models as well. So it is for everything but plain SGD, the only step that the API's graphs know.
+    Round 1 starts from dense weights, so it trains dense. Without a training API, or files for it, there is no choice:
+    the sparse graph trains dense models as well. So it is for everything but plain SGD, the only step that the API's
+    graphs know.
     """
-    if runtime == "stock" or manifest.method.activation_threshold == "round" or not manifest.training.is_plain:
+    if runtime == "stock" or not manifest.has_api_files or manifest.method.activation_threshold == "round":
         # The training API cannot keep a threshold between two steps.
         return "sparse"
     if not manifest.method.zero_grad_at_zero:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import STOCK_ROLES, TRAINING_ROLES, Artifacts, FileRole
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import State
@@ -22,8 +23,9 @@ class SessionHolder:
     """Belongs to one device, or to several simulated ones that hold `lock` while they train."""
 
     def __init__(self, *, threads: int = 1, runtime: Runtime | None = None) -> None:
-        """`runtime` defaults to the installed one; raises ConfigError if the given one is not installed."""
+        """`runtime` defaults to what is installed and exported; raises ConfigError if the given one is not installed."""
         self.lock = threading.Lock()
+        self._forced = runtime
         self._runtime = pick_runtime(runtime)
         self._threads = threads
         self._manifest_sha256: str | None = None
@@ -32,7 +34,7 @@ class SessionHolder:
 
     @property
     def roles(self) -> tuple[FileRole, ...]:
-        """The files of an export that this device needs."""
+        """The files that this device fetches, as far as the export has them."""
         return TRAINING_ROLES if self._runtime == "training" else STOCK_ROLES
 
     def artifacts(self, manifest_sha256: str) -> Artifacts | None:
@@ -40,7 +42,12 @@ class SessionHolder:
         return self._artifacts if self._manifest_sha256 == manifest_sha256 else None
 
     def put(self, artifacts: Artifacts, manifest_sha256: str) -> None:
-        """Use these artifacts from now on."""
+        """Use these artifacts from now on; raises ConfigError if they lack the files of a runtime that was asked for."""
+        if self._forced == "training" and not artifacts.manifest.has_api_files:
+            raise ConfigError(
+                "--runtime training needs the files of onnxruntime-training, and the run's artifacts were exported "
+                "without it; leave the option out, or export again with Python 3.11 on x86-64 Linux"
+            )
         self._session = None
         self._artifacts, self._manifest_sha256 = artifacts, manifest_sha256
 
@@ -48,7 +55,7 @@ class SessionHolder:
         """A session of the right kind that holds the model; None means the checkpoint's model."""
         artifacts = self._artifacts
         assert artifacts is not None, "put artifacts here first"
-        if model is None and self._runtime == "training" and artifacts.manifest.training.is_plain:
+        if model is None and self._runtime == "training" and artifacts.manifest.has_api_files:
             # A fresh session starts from the checkpoint's model; a used one has trained since.
             self._session = None
             self._session = DenseSession(artifacts, threads=self._threads)

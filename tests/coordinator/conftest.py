@@ -12,7 +12,7 @@ import pytest
 from fixtures.scripted_fleet import Fleet
 from onnx import TensorProto, helper, numpy_helper
 
-from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, BatchNorm, File, Manifest, Parameter
+from sparsyedge.edge.model.artifacts import LAST_WITH_API_FILES, Artifacts, BatchNorm, File, Manifest, Parameter
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.tensors import State, model_id
@@ -38,7 +38,7 @@ def initial() -> State:
 def manifest(initial: State) -> Manifest:
     """A manifest for that state: half of the linear layer's weights are pruned."""
     return Manifest(
-        version=MANIFEST_VERSION,
+        version=LAST_WITH_API_FILES,
         ops_abi=ABI_VERSION,
         model="linear",
         width=1,

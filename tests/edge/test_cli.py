@@ -163,22 +163,9 @@ def test_missing_dependency_names_the_extra_that_brings_it(
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     monkeypatch.setattr("importlib.import_module", load)
-    monkeypatch.setattr(cli, "LAST_TRAINING_PYTHON", sys.version_info[:2])
     assert cli.main([name]) == 2
     assert f"needs the module {module}" in (error := capsys.readouterr().err)
     assert f"run `{install_command(extra)}`" in error
-
-
-def test_a_python_that_is_too_new_to_export_is_told_so_and_not_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def load(target: str) -> None:
-        raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
-
-    monkeypatch.setattr("importlib.import_module", load)
-    monkeypatch.setattr(cli, "LAST_TRAINING_PYTHON", (3, 0))
-    assert cli.main(["export"]) == 2
-    assert "make a virtual environment with Python 3.11" in capsys.readouterr().err
 
 
 def test_interrupt_ends_with_the_code_that_shells_expect(

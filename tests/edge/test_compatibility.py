@@ -11,7 +11,7 @@ from sparsyedge.edge.errors import FrameError, VersionError
 from sparsyedge.edge.protocol.messages import Accepted, DeviceStatus, decode, decode_reply, encode
 from sparsyedge.edge.text import MAX_TEXT
 
-NEXT = Speaks(protocol=Span(1, 2), manifest=Span(5, 6), features=("codec-int4",))
+NEXT = Speaks(protocol=Span(1, 2), manifest=Span(5, 7), features=("codec-int4",))
 ACCEPTED = encode(Accepted(run="demo", round=2, update="ab" * 32))
 STATUS = encode(DeviceStatus(state="online", boot_id="b"))
 

@@ -124,44 +124,21 @@ def test_one_class_is_not_enough_to_export(tmp_path: Path) -> None:
         main(["--dataset", str(tmp_path / "one.npz"), "--out", str(tmp_path / "out")])
 
 
-SIMULATION = """
-name = "sim"
-artifacts = "artifacts"
-run_dir = "run"
-dataset = "digits"
-rounds = 1
-cohort_size = 2
-[simulation]
-devices = 2
-[simulation.export]
-width = 4
-"""
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("export", "--dataset", "digits", "--out", "out"), ("demo", "--run-dir", "out"), ("simulate", "run.toml")],
+# What a stock onnxruntime lacks, which is all that there is for Python 3.12.
+STOCK = (
+    "import sys; sys.modules['onnxruntime.training'] = None\n"
+    "from sparsyedge.edge.cli import main; sys.exit(main(sys.argv[1:]))"
 )
-def test_a_python_without_the_training_runtime_is_one_sentence(command: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(SIMULATION)
-    # What a stock onnxruntime lacks, which is all that there is for Python 3.12.
-    script = (
-        "import sys; sys.modules['onnxruntime.training'] = None\n"
-        "from sparsyedge.edge.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
+
+
+def test_a_python_without_the_training_runtime_exports_what_any_onnxruntime_trains(tmp_path: Path) -> None:
+    command = ("export", "--classes", "5", "--input-shape", "3", "16", "16", "--width", "4", "--out", "out")
     done = subprocess.run(
-        [sys.executable, "-c", script, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "80"},
+        [sys.executable, "-c", STOCK, *command], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    assert done.returncode == 2
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert f"needs onnxruntime-training, which there is for Python 3.11 on x86-64 Linux; this is Python {version}" in (
-        done.stderr
-    )
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "plain graph agrees with torch over 3 teacher-forced steps" in done.stdout
+    assert "no files for onnxruntime-training's API, which is not installed" in done.stdout
+    manifest = Artifacts.load(tmp_path / "out").manifest
+    assert (manifest.version, manifest.has_api_files) == (6, False)
+    assert {"onnx", "torch"} <= set(manifest.made_with)

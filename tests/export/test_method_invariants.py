@@ -7,14 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from fixtures.training_api import NEEDS_TRAINING_API, evaluate, first_session
 from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.prune import prune_global, removed_count
 from sparsyedge.edge.tensors import State, count_nonzero
-from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.trainer import LocalJob, train
 from sparsyedge.export.agreement import _GradientProbe
 from sparsyedge.export.models import ModelSpec, build_model
@@ -40,7 +41,7 @@ def torch_twin(artifacts: Artifacts, state: State) -> torch.nn.Module:
 
 
 def test_a_zero_weight_stays_exactly_zero_over_training_steps(tiny: Artifacts) -> None:
-    session = DenseSession(tiny)
+    session = first_session(tiny)
     pruned = prune_global(session.state(), tiny.manifest.prunable, 0.9)
     session.load(pruned)
     for step in range(4):
@@ -53,7 +54,7 @@ def test_a_zero_weight_stays_exactly_zero_over_training_steps(tiny: Artifacts) -
 
 def test_with_beta_one_pruned_weights_grow_back(export_tiny: Export) -> None:
     artifacts = export_tiny(beta=1.0)
-    session = DenseSession(artifacts)
+    session = first_session(artifacts)
     pruned = prune_global(session.state(), artifacts.manifest.prunable, 0.9)
     session.load(pruned)
     session.train_step(*batch(), RATE)
@@ -63,7 +64,7 @@ def test_with_beta_one_pruned_weights_grow_back(export_tiny: Export) -> None:
 
 def test_with_beta_one_and_dense_weights_a_step_is_plain_sgd_with_weight_decay(export_tiny: Export) -> None:
     artifacts = export_tiny(beta=1.0)
-    session = DenseSession(artifacts)
+    session = first_session(artifacts)
     state = session.state()
     model = torch_twin(artifacts, state)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, weight_decay=1e-3)
@@ -77,10 +78,11 @@ def test_with_beta_one_and_dense_weights_a_step_is_plain_sgd_with_weight_decay(e
             np.testing.assert_allclose(after[name], expected.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@NEEDS_TRAINING_API
 @pytest.mark.parametrize("name", ["conv1.weight", "bn1.weight", "layer2.0.bn1.bias", "fc.weight", "fc.bias"])
 def test_weight_decay_adds_its_share_of_every_parameter_to_the_gradient(export_tiny: Export, name: str) -> None:
     with_decay, without = export_tiny(weight_decay=1e-3), export_tiny(weight_decay=0.0)
-    state = {key: value + np.float32(0.25) for key, value in DenseSession(with_decay).state().items()}
+    state = {key: value + np.float32(0.25) for key, value in read_initial_state(with_decay).items()}
     gradients = [_GradientProbe(artifacts).run(state, *batch())[0][name] for artifacts in (with_decay, without)]
     np.testing.assert_allclose(gradients[0] - gradients[1], 1e-3 * state[name], rtol=2e-2, atol=1e-6)
 
@@ -88,7 +90,7 @@ def test_weight_decay_adds_its_share_of_every_parameter_to_the_gradient(export_t
 def test_a_step_without_decay_differs_from_one_with_it_on_every_trainable_parameter(export_tiny: Export) -> None:
     updated = []
     for weight_decay in (0.0, 0.5):
-        session = DenseSession(export_tiny(weight_decay=weight_decay))
+        session = first_session(export_tiny(weight_decay=weight_decay))
         session.load({name: value + np.float32(0.25) for name, value in session.state().items()})
         session.train_step(*batch(), RATE)
         updated.append(session.state())
@@ -97,8 +99,9 @@ def test_a_step_without_decay_differs_from_one_with_it_on_every_trainable_parame
             assert np.any(updated[0][parameter.name] != updated[1][parameter.name]), parameter.name
 
 
+@NEEDS_TRAINING_API
 def test_dense_weights_leave_the_gradients_as_they_are_without_activation_pruning(export_tiny: Export) -> None:
-    state = DenseSession(export_tiny()).state()
+    state = read_initial_state(export_tiny())
     pruning, plain = (
         _GradientProbe(export_tiny(prune_activations=flag)).run(state, *batch())[0] for flag in (True, False)
     )
@@ -106,9 +109,10 @@ def test_dense_weights_leave_the_gradients_as_they_are_without_activation_prunin
         np.testing.assert_array_equal(pruning[name], gradient, err_msg=name)
 
 
+@NEEDS_TRAINING_API
 def test_activation_pruning_changes_weight_gradients_and_nothing_else(export_tiny: Export) -> None:
     prunable = set(export_tiny().manifest.prunable)
-    state = prune_global(DenseSession(export_tiny()).state(), sorted(prunable), 0.5)
+    state = prune_global(read_initial_state(export_tiny()), sorted(prunable), 0.5)
     pruning, plain = (
         _GradientProbe(export_tiny(prune_activations=flag)).run(state, *batch())[0] for flag in (True, False)
     )
@@ -120,12 +124,13 @@ def test_activation_pruning_changes_weight_gradients_and_nothing_else(export_tin
 
 
 def test_initial_outputs_do_not_depend_on_beta(export_tiny: Export) -> None:
-    logits = [DenseSession(export_tiny(beta=beta)).evaluate(*batch())[1] for beta in (1.0, 1.25)]
+    exports = [export_tiny(beta=beta) for beta in (1.0, 1.25)]
+    logits = [evaluate(each, read_initial_state(each), *batch())[1] for each in exports]
     np.testing.assert_allclose(logits[0], logits[1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_device_never_keeps_more_weights_than_the_target_allows(tiny: Artifacts) -> None:
-    session = DenseSession(tiny)
+    session = first_session(tiny)
     session.train_step(*batch(), RATE)
     names = tiny.manifest.prunable
     total = sum(int(np.prod(tiny.manifest.shapes[name])) for name in names)
@@ -135,7 +140,7 @@ def test_a_device_never_keeps_more_weights_than_the_target_allows(tiny: Artifact
 
 
 def test_the_global_mask_only_shrinks_after_round_one(tiny: Artifacts) -> None:
-    session = DenseSession(tiny)
+    session = first_session(tiny)
     names = tiny.manifest.prunable
     model = session.state()
     masks = []

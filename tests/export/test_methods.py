@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from fixtures.training_api import evaluate, first_session
 
 from sparsyedge.benchmarks.simulate.torch_session import TorchSession
 from sparsyedge.edge.data import Samples
@@ -16,10 +17,10 @@ from sparsyedge.edge.inference.delivery import write_models
 from sparsyedge.edge.inference.description import Origin
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import METHODS
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.session import Session, choose_kind
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.agreement import verify
@@ -27,8 +28,8 @@ from sparsyedge.export.agreement import verify
 Export = Callable[..., Artifacts]
 
 
-def pruned_start(artifacts: Artifacts) -> tuple[DenseSession, State]:
-    session = DenseSession(artifacts)
+def pruned_start(artifacts: Artifacts) -> tuple[Session, State]:
+    session = first_session(artifacts)
     return session, prune_global(session.state(), artifacts.manifest.prunable, 0.9)
 
 
@@ -112,7 +113,8 @@ def test_the_delivered_model_computes_what_is_evaluated(
 
 def test_the_first_forward_with_powers_equals_the_one_without(export_method: Export) -> None:
     x, y = batch()
-    losses = [DenseSession(export_method(name)).evaluate(x, y)[0] for name in ("sparsyfed", "dense", "topk")]
+    exports = [export_method(name) for name in ("sparsyfed", "dense", "topk")]
+    losses = [evaluate(each, read_initial_state(each), x, y)[0] for each in exports]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert losses[1] == losses[2]
 
@@ -120,7 +122,7 @@ def test_the_first_forward_with_powers_equals_the_one_without(export_method: Exp
 def test_without_sparsity_and_powers_sparsyfed_is_plain_averaging(export_method: Export) -> None:
     states = []
     for name, options in (("sparsyfed", {"beta": 1.0, "sparsity": 0.0}), ("dense", {})):
-        session = DenseSession(export_method(name, **options))
+        session = first_session(export_method(name, **options))
         session.train_step(*batch(), 0.1)
         states.append(session.state())
     assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])

@@ -18,6 +18,7 @@ import onnxruntime
 import pytest
 import torch
 from fixtures.artifacts import ExportOnce
+from fixtures.training_api import first_session
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Dataset, load
@@ -26,7 +27,6 @@ from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.onnx_runtime import session_options
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.sparse_session import SparseSession
@@ -57,7 +57,7 @@ def data() -> Dataset:
 @pytest.fixture(scope="module")
 def trained(artifacts: Artifacts, data: Dataset) -> State:
     """A model with the mask of three real rounds, the first one dense."""
-    session: Session = DenseSession(artifacts)
+    session: Session = first_session(artifacts)
     samples = data.train.take(np.arange(480))
     for round_number in (1, 2, 3):
         train(session, samples, LocalJob("pi-01", round_number, seed=0, epochs=1, batch_size=16, learning_rate=0.2))

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from fixtures.training_api import NEEDS_TRAINING_API
 
 from sparsyedge.benchmarks import bench_command as bench
 from sparsyedge.edge.errors import ConfigError
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.heavy
 STOCK = Path(os.environ.get("SPARSYEDGE_STOCK_PYTHON", Path(__file__).parents[3] / ".venv-stock/bin/python"))
 
 
+@NEEDS_TRAINING_API
 def test_bench_runtime_times_both_ways_dense_and_sparse(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["runtime", "--width", "4", "--steps", "1", "--batch", "4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from fixtures.training_api import NEEDS_TRAINING_API
 from numpy.typing import NDArray
 
 from sparsyedge.benchmarks.simulate import simulate
@@ -77,6 +78,7 @@ def test_another_seed_ends_in_another_model(make_config: MakeConfig) -> None:
     assert len(models) == 2
 
 
+@NEEDS_TRAINING_API
 def test_devices_without_the_training_api_end_in_nearly_the_same_model(make_config: MakeConfig) -> None:
     by_api = simulate(make_config("training", rounds=1))
     stock = SimulationConfig(devices=DEVICES, alpha=0.5, meter="none", runtime="stock")
@@ -225,7 +227,7 @@ def test_run_begins_from_the_model_of_another(make_config: MakeConfig) -> None:
     assert second.rounds[0].bytes_down < first.rounds[1].bytes_down * 1.1
 
 
-@pytest.mark.parametrize("runtime", ["training", "stock"])
+@pytest.mark.parametrize("runtime", [pytest.param("training", marks=NEEDS_TRAINING_API), "stock"])
 def test_run_begins_from_weights_of_torch(runtime: Runtime, make_config: MakeConfig, tmp_path: Path) -> None:
     digits = make_config().artifacts_path
     theta = read_initial_state(Artifacts.load(digits))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from fixtures.training_api import NEEDS_TRAINING_API
 
 from sparsyedge.benchmarks import bench_command as bench
 from sparsyedge.benchmarks.step.contestants import CONTESTANTS
@@ -54,6 +55,7 @@ def test_the_tables_fit_80_columns(capsys: pytest.CaptureFixture[str], monkeypat
     assert max(map(len, output.splitlines())) <= 80
 
 
+@NEEDS_TRAINING_API
 @pytest.mark.heavy
 def test_round_1_is_timed_beside_the_same_graph_without_our_ops(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -65,6 +67,7 @@ def test_round_1_is_timed_beside_the_same_graph_without_our_ops(
     assert max(map(len, output.splitlines())) <= 80
 
 
+@NEEDS_TRAINING_API
 def test_the_stock_graph_has_no_op_of_ours_and_the_same_stock_ones(tiny: Artifacts, tmp_path: Path) -> None:
     def operators(artifacts: Artifacts) -> Counter[tuple[str, str]]:
         return Counter((node.domain, node.op_type) for node in onnx.load(artifacts.path("training")).graph.node)
@@ -77,6 +80,7 @@ def test_the_stock_graph_has_no_op_of_ours_and_the_same_stock_ones(tiny: Artifac
     assert dict(stock - Counter(kept)) == {("", "Identity"): replaced}
 
 
+@NEEDS_TRAINING_API
 def test_memory_is_weighed_in_a_process_of_its_own(tiny: Artifacts) -> None:
     model = build_model(ModelSpec("resnet18", 4, 5, (3, 16, 16)), beta=1.25, seed=3)
     state = mask(state_of(model), tiny.manifest.prunable, PROFILES["trained95"], seed=0)

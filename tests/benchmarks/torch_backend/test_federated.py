@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.training_api import first_session
 
 from sparsyedge.benchmarks.torch_backend import TorchRun, run_rounds
 from sparsyedge.benchmarks.torch_backend.federated import evaluate
@@ -17,10 +18,10 @@ from sparsyedge.coordinator.aggregation.method_rules import combine
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import METHODS, make_method
 from sparsyedge.edge.model.prune import keep_largest
 from sparsyedge.edge.tensors import State
-from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.local_update import finish_update, start_state, step_rule
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.sparse_session import SparseSession
@@ -88,10 +89,9 @@ def test_three_rounds_come_to_the_same_model(
     artifacts = export_method(name, **options)
     method, prunable = artifacts.manifest.method, artifacts.manifest.prunable
     module = build_model(SPEC, beta=method.beta, seed=3)
-    dense = DenseSession(artifacts)
-    model = dense.state()
+    model = read_initial_state(artifacts)
     # Thresholds of a round are kept by the plain graph alone.
-    session: Session = SparseSession(artifacts) if method.activation_threshold == "round" else dense
+    session = SparseSession(artifacts) if method.activation_threshold == "round" else first_session(artifacts)
     for number in range(1, ROUNDS + 1):
         updates: list[tuple[int, State]] = []
         for device in ("device-0", "device-1"):
@@ -131,7 +131,7 @@ def test_both_evaluate_a_model_alike(
     name: str, options: dict[str, Any], export_method: Callable[..., Artifacts]
 ) -> None:
     artifacts = export_method(name, **options)
-    state = DenseSession(artifacts).state()
+    state = read_initial_state(artifacts)
     session = EvalSession(artifacts)
     session.load(state)
     samples = make_samples(20, seed=1)
@@ -147,7 +147,7 @@ def test_a_model_evaluated_as_trained_has_the_largest_weights_of_each_layer_alon
 ) -> None:
     artifacts = export_method("zerofl", inference="trained")
     method, (first, *others) = artifacts.manifest.method, artifacts.manifest.prunable
-    state = DenseSession(artifacts).state()
+    state = read_initial_state(artifacts)
     pruned = state | {name: keep_largest(state[name], method.density) for name in others}
     session = EvalSession(artifacts)
     batch = make_samples(20, seed=1).batch(np.arange(20))

@@ -26,6 +26,9 @@ class FakeSession:
     def load(self, state: State) -> None:
         self.loaded = state
 
+    def unload(self) -> None:
+        self.unloaded = True
+
     def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
         self.batches.append(len(y))
         return float(len(y)), np.tile(np.array([1, 0], dtype=np.float32), (len(y), 1))

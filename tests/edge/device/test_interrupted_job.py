@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.training_api import NEEDS_TRAINING_API, first_session
 
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.tensors import State, model_id
@@ -30,10 +32,10 @@ def samples() -> Samples:
 
 @pytest.fixture
 def sparse_start(tiny: Artifacts) -> State:
-    return prune_global(DenseSession(tiny).state(), tiny.manifest.prunable, 0.9)
+    return prune_global(read_initial_state(tiny), tiny.manifest.prunable, 0.9)
 
 
-@pytest.mark.parametrize("kind", [DenseSession, SparseSession])
+@pytest.mark.parametrize("kind", [pytest.param(DenseSession, marks=NEEDS_TRAINING_API), SparseSession])
 def test_a_job_that_goes_on_after_an_epoch_ends_in_the_same_model(
     kind: Callable[[Artifacts], Session], tiny: Artifacts, samples: Samples, sparse_start: State, tmp_path: Path
 ) -> None:
@@ -77,7 +79,7 @@ def progress_of(trained: Trained, key: str = "key") -> JobProgress:
 
 def test_the_last_epoch_is_not_kept_since_the_update_follows_at_once(tiny: Artifacts, samples: Samples) -> None:
     heard: list[int] = []
-    train(DenseSession(tiny), samples, JOB, on_epoch=lambda trained: heard.append(trained.epochs))
+    train(first_session(tiny), samples, JOB, on_epoch=lambda trained: heard.append(trained.epochs))
     assert heard == [1, 2]
 
 

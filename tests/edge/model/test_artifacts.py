@@ -5,8 +5,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.artifacts import (
+    API_ROLES,
     MANIFEST_NAME,
     MANIFEST_VERSION,
     Artifacts,
@@ -112,12 +114,12 @@ def test_altered_file_is_refused_with_both_hashes(folder: Path) -> None:
 
 def test_newer_manifest_is_refused_before_the_rest_is_read_with_upgrading_as_the_next_move() -> None:
     sentence = refuse({"version": 99, "ops_abi": ABI_VERSION, "something": "new"})
-    assert f"version 99, this sparsyedge reads version {MANIFEST_VERSION}; upgrade sparsyedge on this" in sentence
+    assert f"version 99, this sparsyedge reads version {OURS.manifest}; upgrade sparsyedge on this" in sentence
 
 
 def test_older_manifest_is_refused_with_exporting_again_as_the_next_move() -> None:
     sentence = refuse({"version": 4, "ops_abi": ABI_VERSION})
-    assert f"version 4, this sparsyedge reads version {MANIFEST_VERSION}; it was made by an older one" in sentence
+    assert f"version 4, this sparsyedge reads version {OURS.manifest}; it was made by an older one" in sentence
     assert "upgrade" not in sentence
 
 
@@ -164,10 +166,38 @@ def test_file_name_that_is_a_path_is_refused(name: str) -> None:
     assert "not a valid manifest" in refuse(content)
 
 
-def test_role_without_a_file_is_named() -> None:
+@pytest.mark.parametrize("role", ["checkpoint", "inference", "sparse_plan", "sparse_step"])
+@pytest.mark.parametrize("has_api_files", [True, False])
+def test_role_without_a_file_is_named(role: str, has_api_files: bool) -> None:
+    content = manifest() if has_api_files else without_api_files()
+    del content["files"][role]
+    assert f"names no {role} file" in refuse(content)
+
+
+def without_api_files() -> dict[str, Any]:
     content = manifest()
-    del content["files"]["optimizer"]
-    assert "names no optimizer file" in refuse(content)
+    for role in API_ROLES:
+        del content["files"][role]
+    return content
+
+
+def test_files_of_the_training_api_may_be_missing() -> None:
+    found = decode_manifest(msgspec.json.encode(without_api_files()), source="x")
+    assert not found.has_api_files
+    assert decode_manifest(msgspec.json.encode(manifest()), source="x").has_api_files
+
+
+@pytest.mark.parametrize("role", API_ROLES)
+def test_files_of_the_training_api_are_all_there_or_none(role: str) -> None:
+    content = manifest()
+    del content["files"][role]
+    assert f"names no {role} file" in refuse(content)
+
+
+def test_a_manifest_of_version_5_has_all_files() -> None:
+    content = {**without_api_files(), "version": 5}
+    assert "names no training file" in refuse(content)
+    assert decode_manifest(msgspec.json.encode({**manifest(), "version": 5}), source="x").version == 5
 
 
 @pytest.mark.parametrize(

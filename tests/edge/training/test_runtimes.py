@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
+from fixtures.artifacts import TINY
+from fixtures.training_api import NEEDS_TRAINING_API
 from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import ArtifactError, ConfigError, TrainingError
@@ -52,6 +54,7 @@ def _relative_l2(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> flo
     return float(np.linalg.norm(found - wanted)) / max(float(np.linalg.norm(wanted)), 1e-12)
 
 
+@NEEDS_TRAINING_API
 @pytest.mark.parametrize("sparsity", [0.0, 0.9], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -96,10 +99,12 @@ def test_graphs_of_a_stock_device_have_no_training_only_node(name: str, export_m
         assert {node.op_type for node in graph.graph.node if not node.domain} <= {"Shape"}
 
 
+@NEEDS_TRAINING_API
 def test_checkpoint_is_read_without_the_training_api_bit_for_bit(tiny: Artifacts) -> None:
     assert model_id(read_initial_state(tiny)) == model_id(DenseSession(tiny).state()) == tiny.manifest.initial_model
 
 
+@NEEDS_TRAINING_API
 def test_evaluation_by_the_plain_graph_is_that_of_the_training_api(tiny: Artifacts) -> None:
     api, plain = DenseSession(tiny), EvalSession(tiny)
     state = {name: value + np.float32(0.1) for name, value in api.state().items()}

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.training_api import NEEDS_TRAINING_API
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.training.dense_session import DenseSession
@@ -30,7 +32,7 @@ def batch(size: int, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int
 @pytest.fixture(scope="session")
 def pruned(tiny: Artifacts) -> State:
     """The tiny model's initial weights at 80 % sparsity, with other parameters away from their trivial values."""
-    state = prune_global(DenseSession(tiny).state(), tiny.manifest.prunable, 0.8)
+    state = prune_global(read_initial_state(tiny), tiny.manifest.prunable, 0.8)
     rng = np.random.default_rng(5)
     for parameter in tiny.manifest.parameters:
         if not parameter.prunable:
@@ -50,6 +52,7 @@ def test_a_state_that_is_loaded_comes_back_bit_for_bit(tiny: Artifacts, pruned: 
     assert model_id(session.state()) == model_id(pruned)
 
 
+@NEEDS_TRAINING_API
 @pytest.mark.parametrize("size", [1, 2, 5, 15, 16, 17, 40])
 def test_a_step_equals_that_of_the_dense_graph_for_every_size_of_batch(
     tiny: Artifacts, pruned: State, size: int
@@ -80,6 +83,7 @@ def test_zeros_stay_zero_and_non_zeros_learn(tiny: Artifacts, pruned: State) -> 
     assert session.train_step(x, y, 1e-6) < before
 
 
+@NEEDS_TRAINING_API
 def test_an_empty_layer_trains_as_in_the_dense_graph(tiny: Artifacts, pruned: State) -> None:
     empty = {
         name: np.zeros_like(value) if name.startswith("layer4.1.conv") else value for name, value in pruned.items()
@@ -91,14 +95,16 @@ def test_an_empty_layer_trains_as_in_the_dense_graph(tiny: Artifacts, pruned: St
     np.testing.assert_allclose(after["layer4.1.bn1.bias"], expected["layer4.1.bn1.bias"], rtol=1e-2, atol=2e-3)
 
 
+@NEEDS_TRAINING_API
 def test_a_dense_model_can_be_trained_too(tiny: Artifacts) -> None:
-    state = DenseSession(tiny).state()
+    state = read_initial_state(tiny)
     loss, after = stepped(SparseSession(tiny), state, 16)
     expected_loss, expected = stepped(DenseSession(tiny), state, 16)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     np.testing.assert_allclose(after["fc.weight"], expected["fc.weight"], rtol=1e-2, atol=2e-3)
 
 
+@NEEDS_TRAINING_API
 def test_without_activation_pruning_a_step_equals_that_of_the_dense_graph(
     export_tiny: Callable[..., Artifacts], pruned: State
 ) -> None:
@@ -147,14 +153,16 @@ def test_a_damaged_graph_is_refused_in_a_sentence(tiny: Artifacts, tmp_path: Pat
         SparseSession(Artifacts(tmp_path, tiny.manifest))
 
 
+@NEEDS_TRAINING_API
 def test_round_one_is_trained_dense_and_later_rounds_sparse(tiny: Artifacts, pruned: State) -> None:
-    dense = DenseSession(tiny).state()
+    dense = read_initial_state(tiny)
     assert choose_kind(tiny.manifest, dense, "training") == "dense"
     assert choose_kind(tiny.manifest, pruned, "training") == "sparse"
     assert remaining_work(tiny.manifest, dense) == 1
     assert 0 < remaining_work(tiny.manifest, pruned) < 0.5
 
 
+@NEEDS_TRAINING_API
 def test_a_method_whose_zeros_grow_back_is_always_trained_dense(
     export_tiny: Callable[..., Artifacts], pruned: State
 ) -> None:
