@@ -23,7 +23,7 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, BatchNorm, File, FileRole, Manifest, Parameter
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.model.reparametrise import layer_exponents
-from sparsyedge.edge.model.training import FEATURE, Training, check_augmentation
+from sparsyedge.edge.model.training import FEATURE, PLAIN_SGD, Training, check_training
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
@@ -76,14 +76,13 @@ def build_artifacts(
     *,
     seed: int,
     check: Callable[[Artifacts], Checked],
-    training: Training | None = None,
+    training: Training = PLAIN_SGD,
 ) -> tuple[Artifacts, Checked]:
     """Export the model into `directory`, which must be absent or empty; it appears complete and checked, or not at all.
 
-    `check` raises if the artifacts are wrong; its result is passed on. `training` is plain SGD if left out.
+    `check` raises if the artifacts are wrong; its result is passed on.
     """
-    training = training or Training()
-    check_augmentation(training, spec.input_shape)
+    check_training(training, spec.input_shape)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"output folder {directory} exists and is not empty; choose another or remove it")
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +92,7 @@ def build_artifacts(
         staging.mkdir()
         planes = _write_graphs(model, spec, method, training, staging)
         manifest = _describe(model, spec, method, staging, planes=planes, seed=seed)
-        if training != Training():
+        if training != PLAIN_SGD:
             manifest = msgspec.structs.replace(manifest, stated_training=training, needs=(FEATURE,))
         Artifacts(staging, manifest).save_manifest()
         checked = check(Artifacts.load(staging))
