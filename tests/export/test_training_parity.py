@@ -70,8 +70,17 @@ def test_five_teacher_forced_steps_agree_with_torch(name: str, sparsity: float, 
     assert verify_training(SparseSession(artifacts), model, manifest, start, draw(0), learning_rate=rate) <= 3e-5
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
-@pytest.mark.parametrize("method", ["spectral", "auto-beta", "fixed-mask", "topk", "zerofl", "dense"])
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        ("spectral", "adamw"),
+        ("auto-beta", "momentum"),
+        ("fixed-mask", "adamw"),
+        ("topk", "momentum"),
+        ("zerofl", "adamw"),
+        ("dense", "momentum"),
+    ],
+)
 def test_so_do_they_with_every_kind_of_method(method: str, optimizer: str, export_training: Export) -> None:
     artifacts = export_training(method, optimizer=optimizer, clip_norm=1.0)
     manifest = artifacts.manifest
@@ -80,6 +89,7 @@ def test_so_do_they_with_every_kind_of_method(method: str, optimizer: str, expor
     assert verify_training(session, model, manifest, start, draw(0), learning_rate=0.01) <= 3e-5
 
 
+@pytest.mark.heavy
 def test_an_export_is_checked_with_its_optimizer(tmp_path: Path) -> None:
     training = make_training(optimizer="adamw", clip_norm=1.0)
     artifacts, parity = export_model(TINY, make_method("sparsyfed"), tmp_path / "out", training=training)
@@ -97,8 +107,10 @@ def test_a_graph_with_another_momentum_than_it_says_is_refused(export_training: 
         verify(Artifacts(tmp_path, said.manifest))
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
-@pytest.mark.parametrize("method", ["sparsyfed", "spectral", "fixed-mask"])
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [("sparsyfed", "momentum"), ("sparsyfed", "adamw"), ("spectral", "momentum"), ("fixed-mask", "adamw")],
+)
 def test_zeros_stay_exactly_zero_and_have_no_memory(method: str, optimizer: str, export_training: Export) -> None:
     artifacts = export_training(method, optimizer=optimizer)
     start = start_of(artifacts)
