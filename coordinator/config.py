@@ -15,6 +15,7 @@ from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_confi
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
+from sparsyedge.edge.model.training import TrainingConfig, training_of
 from sparsyedge.edge.protocol.messages import MAX_EPOCHS
 from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, Codec
 
@@ -103,6 +104,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
     method: MethodConfig | None = None
     """The method the artifacts must have been exported for; if left out, any."""
+    training: TrainingConfig | None = None
+    """The optimizer and augmentation the artifacts must have been exported for; if left out, any."""
 
     @property
     def updates_needed(self) -> int:
@@ -162,6 +165,8 @@ def check_run_config(config: RunConfig) -> None:
     """Raise ConfigError for values that contradict each other, and for an unknown method."""
     if config.method is not None:
         method_of(config.method)
+    if config.training is not None:
+        training_of(config.training)
     if config.updates_needed > config.cohort_size:
         raise ConfigError(
             f"key `min_updates` has value {config.updates_needed}: a cohort of `cohort_size` = {config.cohort_size} "

@@ -39,6 +39,7 @@ from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import method_of
+from sparsyedge.edge.model.training import training_of
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Topics
 from sparsyedge.edge.storage import private_files, remove_leftovers
@@ -93,16 +94,23 @@ def prepare(
 
 
 def _check_method(config: RunConfig, artifacts: Artifacts) -> None:
-    """Raise ConfigError if the artifacts were exported for another method, or other options, than the run file's."""
-    if config.method is None:
-        return
-    wanted, found = method_of(config.method), artifacts.manifest.method
-    for field in wanted.__struct_fields__:
-        if getattr(wanted, field) != getattr(found, field):
-            raise ConfigError(
-                f"key `method.{field}` is {getattr(wanted, field)!r} in the run file, and the artifacts in "
-                f"{artifacts.directory} were exported for {getattr(found, field)!r}; export again or change the key"
-            )
+    """Raise ConfigError if the artifacts were exported for another method, or other options, than the run file's.
+
+    The same goes for the training.
+    """
+    manifest = artifacts.manifest
+    pairs: dict[str, tuple[msgspec.Struct, msgspec.Struct]] = {}
+    if config.method is not None:
+        pairs["method"] = method_of(config.method), manifest.method
+    if config.training is not None:
+        pairs["training"] = training_of(config.training), manifest.training
+    for table, (wanted, found) in pairs.items():
+        for field in wanted.__struct_fields__:
+            if getattr(wanted, field) != getattr(found, field):
+                raise ConfigError(
+                    f"key `{table}.{field}` is {getattr(wanted, field)!r} in the run file, and the artifacts in "
+                    f"{artifacts.directory} were exported for {getattr(found, field)!r}; export again or change the key"
+                )
 
 
 class Coordinator:

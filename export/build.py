@@ -29,7 +29,7 @@ from sparsyedge.edge.model.artifacts import (
 from sparsyedge.edge.model.checkpoint import encode_checkpoint
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.reparametrise import layer_exponents
-from sparsyedge.edge.model.training import FEATURE, Training, check_augmentation
+from sparsyedge.edge.model.training import FEATURE, PLAIN_SGD, Training, check_training
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import State, model_id
@@ -61,17 +61,15 @@ def build_artifacts(
     *,
     seed: int,
     check: Callable[[Artifacts], Checked],
-    training: Training | None = None,
+    training: Training = PLAIN_SGD,
     for_training_api: bool = training_api_graphs.INSTALLED,
 ) -> tuple[Artifacts, Checked]:
     """Export the model into `directory`, which must be absent or empty; it appears complete and checked, or not at all.
 
-    `check` raises if the artifacts are wrong; its result is passed on. `training` is plain SGD if left out.
-    `for_training_api` says whether to write the files of onnxruntime-training, which must then be installed; they know
-    plain SGD only.
+    `check` raises if the artifacts are wrong; its result is passed on. `for_training_api` says whether to write the
+    files of onnxruntime-training, which must then be installed; they know plain SGD only.
     """
-    training = training or Training()
-    check_augmentation(training, spec.input_shape)
+    check_training(training, spec.input_shape)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"output folder {directory} exists and is not empty; choose another or remove it")
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +80,7 @@ def build_artifacts(
         with_api = for_training_api and training.is_plain
         planes = _write_graphs(model, spec, method, training, staging, for_training_api=with_api)
         manifest = _describe(model, spec, method, staging, planes=planes, seed=seed)
-        if training != Training():
+        if training != PLAIN_SGD:
             manifest = msgspec.structs.replace(manifest, stated_training=training, needs=(FEATURE,))
         Artifacts(staging, manifest).save_manifest()
         checked = check(Artifacts.load(staging))

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.methods import Method
-from sparsyedge.edge.model.training import Training
+from sparsyedge.edge.model.training import PLAIN_SGD, Training
 from sparsyedge.export.agreement import Parity, verify
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.models import ModelSpec
@@ -16,12 +16,12 @@ __all__ = ["export_model"]
 
 
 def export_model(
-    spec: ModelSpec, method: Method, directory: Path, *, seed: int = 0, training: Training | None = None
+    spec: ModelSpec, method: Method, directory: Path, *, seed: int = 0, training: Training = PLAIN_SGD
 ) -> tuple[Artifacts, Parity]:
     """Export artifacts that train like torch into `directory`; leave nothing there if they do not.
 
-    `seed` determines the initial weights, `training` how devices take steps: by plain SGD if left out. The second
-    result says how closely the graphs and torch agree.
+    `seed` determines the initial weights, `training` how devices take steps. The second result says how closely the
+    graphs and torch agree.
     """
     if spec.width < 1 or spec.classes < 2 or min(spec.input_shape) < 1:
         raise ConfigError(

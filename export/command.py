@@ -14,6 +14,7 @@ from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.methods import METHODS, Method, make_method
+from sparsyedge.edge.model.training import PLAIN_SGD, Optimizer, Training, make_training
 from sparsyedge.export.agreement import Parity
 from sparsyedge.export.checked_build import export_model
 from sparsyedge.export.data_form import understand
@@ -25,7 +26,7 @@ __all__ = ["main", "make_parser"]
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge export`."""
     arguments = make_parser().parse_args(argv)
-    method = _method(arguments)
+    method, training = _method(arguments), _training(arguments)
     form, understood = understand(
         arguments.dataset,
         arguments.data_dir,
@@ -37,23 +38,34 @@ def main(argv: list[str]) -> int:
         # Before the slow export: the user can stop it here if we misunderstood the data.
         print("\n".join(understood), flush=True)
     spec = ModelSpec.for_data(arguments.model or model_for(arguments.dataset or ""), arguments.width, form)
-    artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed)
+    artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed, training=training)
     print(_as_json(artifacts, parity) if arguments.json else _as_text(artifacts, parity))
     return 0
 
 
 def _method(arguments: argparse.Namespace) -> Method:
-    """The method from the flags. Values of --method-option are TOML; quotes around text are optional."""
+    """The method from the flags."""
     options: dict[str, Any] = {
         key: getattr(arguments, key) for key in ("sparsity", "beta") if getattr(arguments, key) is not None
     }
-    for option in arguments.method_option:
+    return make_method(arguments.method, **(options | _options(arguments.method_option)))
+
+
+def _training(arguments: argparse.Namespace) -> Training:
+    """The training from the flags."""
+    return make_training(**({"optimizer": arguments.optimizer} | _options(arguments.training_option)))
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    """Options as KEY=VALUE, with values in TOML; quotes around text are optional."""
+    options: dict[str, Any] = {}
+    for option in given:
         key, _, value = option.partition("=")
         try:
             options[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             options[key] = value
-    return make_method(arguments.method, **options)
+    return options
 
 
 def make_parser() -> Parser:
@@ -93,6 +105,16 @@ def make_parser() -> Parser:
         metavar="KEY=VALUE",
         help="another method option, as in the [method] table of a run file; repeat for several",
     )
+    parser.add_argument(
+        "--optimizer", choices=get_args(Optimizer), default="sgd", help="how devices take a step (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--training-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another option of the [training] table of a run file; repeat for several",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, help="folder to create")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -105,7 +127,8 @@ def _as_text(artifacts: Artifacts, parity: Parity) -> str:
     graphs = "agrees" if parity.by_api else "plain graph agrees"
     lines = [
         f"{manifest.model} width {manifest.width}, {_count(trainable):,} parameters "
-        f"({_count([p for p in trainable if p.prunable]):,} prunable), method {manifest.method.name}",
+        f"({_count([p for p in trainable if p.prunable]):,} prunable), method {manifest.method.name}"
+        + ("" if manifest.training == PLAIN_SGD else f", optimizer {manifest.training.optimizer}"),
         f"{graphs} with torch over {parity.steps} teacher-forced steps: loss {parity.loss:.0e}, "
         f"gradients {parity.gradient:.0e}, updated values {parity.updated:.0e} (relative L2)",
     ]

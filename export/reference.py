@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.methods import Method
-from sparsyedge.edge.model.training import OPTIMIZER_STEPS, Training
+from sparsyedge.edge.model.training import OPTIMIZER_STEPS, PLAIN_SGD, Training
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 
@@ -27,6 +27,7 @@ __all__ = [
     "derive_exponents",
     "effective_weights",
     "keep_largest",
+    "load_optimizer_state",
     "make_optimizer",
     "optimizer_state",
     "prune_activation",
@@ -64,15 +65,14 @@ def reference_step(
     learning_rate: float,
     exponents: Mapping[str, float] | None = None,
     thresholds: dict[str, float] | None = None,
-    training: Training | None = None,
+    training: Training = PLAIN_SGD,
     optimizer: torch.optim.Optimizer | None = None,
     mixed: Mixed | None = None,
 ) -> ReferenceStep:
     """Take one step on the model in place, including BatchNorm's statistics; `backward` explains the arguments.
 
-    `training` is plain SGD if left out. `optimizer`, from `make_optimizer`, carries its memory from step to step.
+    `optimizer`, from `make_optimizer`, carries its memory from step to step.
     """
-    training = training or Training()
     model.train()
     optimizer = optimizer or make_optimizer(model, method, training)
     for group in optimizer.param_groups:
@@ -127,6 +127,18 @@ def optimizer_state(model: nn.Module, training: Training, optimizer: torch.optim
     return state | ({OPTIMIZER_STEPS: np.array([steps], dtype=np.float32)} if training.counts_steps else {})
 
 
+def load_optimizer_state(
+    model: nn.Module, training: Training, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+) -> None:
+    """Give torch's optimizer a memory by those names."""
+    for name, parameter in model.named_parameters():
+        for suffix in training.state_suffixes:
+            value = torch.tensor(state[f"{name}{suffix}"]).to(parameter)
+            optimizer.state[parameter][MEMORY[suffix]] = value
+        if training.counts_steps:
+            optimizer.state[parameter]["step"] = torch.tensor(float(state[OPTIMIZER_STEPS][0]))
+
+
 def backward(
     model: nn.Module,
     method: Method,
@@ -135,7 +147,7 @@ def backward(
     *,
     exponents: Mapping[str, float] | None = None,
     thresholds: dict[str, float] | None = None,
-    training: Training | None = None,
+    training: Training = PLAIN_SGD,
     mixed: Mixed | None = None,
 ) -> tuple[float, Choices]:
     """Run forward and backward on one batch; leaves gradients, without weight decay, in the parameters.
@@ -152,7 +164,7 @@ def backward(
     mode = _MethodMode(weights, method, {} if thresholds is None else thresholds)
     with mode:
         logits = torch.func.functional_call(model, {**dict(model.named_parameters()), **thetas}, (x,))
-    loss = _loss(logits, y, 0.0 if training is None else training.label_smoothing, mixed)
+    loss = _loss(logits, y, training.label_smoothing, mixed)
     loss.backward()  # type: ignore[no-untyped-call]
     if method.masks_gradients:
         _mask_gradients(model, prunable)

@@ -16,7 +16,7 @@ __all__ = ["ExportConfig", "SimulatedRunConfig", "SimulationConfig", "load_simul
 
 
 class ExportConfig(Section, frozen=True, kw_only=True):
-    """The artifacts that a simulation exports if there are none yet, for the run's method."""
+    """The artifacts that a simulation exports if there are none yet, for the run's method and training."""
 
     model: str | None = None
     """A model of `sparsyedge export`; chosen for the data set if left out."""

@@ -7,6 +7,7 @@ from sparsyedge.edge.data import Dataset, form_of
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, Manifest
 from sparsyedge.edge.model.methods import MethodConfig, method_of
+from sparsyedge.edge.model.training import TrainingConfig, training_of
 
 __all__ = ["ensure_artifacts"]
 
@@ -38,7 +39,8 @@ def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) 
 
     spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
     method = method_of(config.method or MethodConfig())
-    artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed)
+    training = training_of(config.training or TrainingConfig())
+    artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed, training=training)
     return artifacts
 
 

@@ -12,13 +12,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.session import Kind, Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.export.models import ModelSpec, build_model
-from sparsyedge.export.reference import derive_exponents, reference_step
+from sparsyedge.export.reference import (
+    derive_exponents,
+    load_optimizer_state,
+    make_optimizer,
+    optimizer_state,
+    reference_step,
+)
 
 __all__ = ["TorchSession", "TorchWorkbench"]
 
@@ -34,24 +41,41 @@ class TorchSession:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         spec = ModelSpec(manifest.model, manifest.width, manifest.classes, manifest.input_shape)
         self._model = build_model(spec, beta=manifest.method.beta, seed=manifest.seed).to(self._device)
+        self._optimizer = make_optimizer(self._model, manifest.method, manifest.training)
         self._exponents: Mapping[str, float] = {}
         self._thresholds: dict[str, float] = {}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Replace every parameter and running statistic."""
+        """Replace every parameter and running statistic; the optimizer forgets everything."""
         # Our states lack torch's batch counter; nothing here reads it.
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in state.items()}
         self._model.load_state_dict(tensors, strict=False)
         self._exponents = derive_exponents(self._model, self._manifest.method, self._manifest.prunable)
         self._thresholds = {}
+        self._optimizer = make_optimizer(self._model, self._manifest.method, self._manifest.training)
 
     def state(self) -> State:
         """A copy of every parameter and running statistic."""
         found = self._model.state_dict()
         return {name: found[name].detach().cpu().numpy().copy() for name in self._manifest.shapes}
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
-        """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+    def optimizer_state(self) -> State:
+        """A copy of the optimizer's memory."""
+        return optimizer_state(self._model, self._manifest.training, self._optimizer)
+
+    def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Give the optimizer a memory; what the mask leaves out is dropped."""
+        kept = dict(state)
+        if self._manifest.method.zero_grad_at_zero:
+            for name, weights in self.state().items():
+                for suffix in self._manifest.training.state_suffixes if name in self._manifest.prunable else ():
+                    kept[f"{name}{suffix}"] = np.where(weights == 0, np.float32(0), state[f"{name}{suffix}"])
+        load_optimizer_state(self._model, self._manifest.training, self._optimizer, kept)
+
+    def train_step(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> float:
+        """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         step = reference_step(
             self._model,
             self._manifest.method,
@@ -60,6 +84,9 @@ class TorchSession:
             learning_rate=learning_rate,
             exponents=self._exponents,
             thresholds=self._thresholds,
+            training=self._manifest.training,
+            optimizer=self._optimizer,
+            mixed=mixed,
         )
         return step.loss
 

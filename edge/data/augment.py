@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -53,11 +54,11 @@ def background(stored: np.dtype[np.generic]) -> float:
 
 
 def augment(
-    training: Training, x: FloatArray, y: NDArray[np.int64], key: StepKey, *, fill: float
-) -> tuple[FloatArray, Mixed | None]:
-    """A batch as one step sees it, (batch, channels, height, width); `fill` surrounds a cropped image.
+    training: Training, x: FloatArray, y: NDArray[Any], key: StepKey, *, fill: float
+) -> tuple[FloatArray, NDArray[Any], Mixed | None]:
+    """A batch as one step sees it, with its labels, and what it is mixed with, if at all.
 
-    The labels stay those of `y`. The second result is None if samples are not mixed.
+    `fill` surrounds a cropped image. Labels that are numbers to predict, not classes, are mixed like the samples.
     """
     stream = key.stream()
     if training.crop:
@@ -66,12 +67,15 @@ def augment(
         flipped = (_raw(stream, len(x)) >> np.uint64(63)).astype(bool)
         x = np.where(flipped[:, None, None, None], x[..., ::-1], x)
     if not training.mixup:
-        return x, None
+        return x, y, None
     share = _beta(training.mixup, stream)
     partner = np.argsort(_raw(stream, len(x)), kind="stable")
-    weight = np.float32(share)
-    mixed = weight * x + (np.float32(1) - weight) * x[partner]
-    return mixed, Mixed(y[partner], float(weight))
+    own = np.float32(share)
+    other = np.float32(1) - own
+    mixed = own * x + other * x[partner]
+    if y.dtype == np.float32:
+        return mixed, own * y + other * y[partner], None
+    return mixed, y, Mixed(y[partner], float(own))
 
 
 def _crop(x: FloatArray, padding: int, stream: np.random.PCG64, fill: float) -> FloatArray:

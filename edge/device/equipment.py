@@ -11,6 +11,7 @@ from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.data.form import Form
 from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.energy import EnergyMeter
+from sparsyedge.edge.device.optimizer_memory import OptimizerMemory
 from sparsyedge.edge.device.outbox import Outbox
 from sparsyedge.edge.protocol.messages import Offer
 from sparsyedge.edge.training.session_holder import SessionHolder
@@ -49,6 +50,7 @@ class DeviceFiles:
         """With `keeps_jobs`, an interrupted job continues after a restart."""
         self.cache = Cache(folder)
         self.outbox = Outbox(folder / "outbox")
+        self.optimizer = OptimizerMemory(folder / "optimizer")
         self.job_path = folder / "job.checkpoint" if keeps_jobs else None
 
 

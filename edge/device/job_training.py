@@ -11,6 +11,7 @@ from sparsyedge.edge.data import Samples
 from sparsyedge.edge.device.courier import Courier
 from sparsyedge.edge.device.energy import PhaseRecorder
 from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
+from sparsyedge.edge.device.optimizer_memory import OptimizerMemory
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.protocol.messages import RoundTask
 from sparsyedge.edge.training.local_update import step_rule
@@ -25,9 +26,10 @@ log = logging.getLogger(__name__)
 class JobTraining:
     """Trains jobs and, given a path, saves the state after each epoch."""
 
-    def __init__(self, courier: Courier, job_path: Path | None) -> None:
+    def __init__(self, courier: Courier, job_path: Path | None, memory: OptimizerMemory) -> None:
         self._courier = courier
         self._job_path = job_path
+        self._memory = memory
 
     def run(
         self,
@@ -41,7 +43,27 @@ class JobTraining:
         keep_going: Callable[[], bool],
     ) -> Trained:
         """Train the session; raises JobCancelled once `keep_going` says no."""
-        job = self._job(task)
+        keeps = manifest.training.state == "keep"
+        if keeps and (memory := self._memory.load(task, manifest.optimizer_shapes)) is not None:
+            session.load_optimizer_state(memory)
+        trained = self._run(task, session, samples, manifest, key=key, recorder=recorder, keep_going=keep_going)
+        if keeps:
+            self._memory.save(task, session.optimizer_state())
+        return trained
+
+    def _run(
+        self,
+        task: RoundTask,
+        session: Session,
+        samples: Samples,
+        manifest: Manifest,
+        *,
+        key: str,
+        recorder: PhaseRecorder,
+        keep_going: Callable[[], bool],
+    ) -> Trained:
+        """Train, from the last epoch that is on disk if there is one."""
+        job = self._job(task, manifest)
         run = partial(
             train,
             session,
@@ -54,12 +76,13 @@ class JobTraining:
         # auto-beta derives its exponents from the round's model; loading a half-trained state would change them.
         if self._job_path is None or manifest.method.reparametrisation == "auto-beta":
             return run()
-        unfinished = UnfinishedJob(self._job_path, manifest.shapes)
+        unfinished = UnfinishedJob(self._job_path, manifest.shapes | manifest.optimizer_shapes)
         done = None
         if (found := unfinished.load(key)) is not None:
             progress, state = found
             log.info("round %d: going on after epoch %d of %d", task.round, progress.epochs, task.epochs)
-            session.load(state)
+            session.load({name: state[name] for name in manifest.shapes})
+            session.load_optimizer_state({name: state[name] for name in manifest.optimizer_shapes})
             recorder.add(progress.phases)
             self._courier.bytes_down += progress.bytes_down
             done = Trained(epochs=progress.epochs, steps=progress.steps, loss=progress.loss)
@@ -73,7 +96,7 @@ class JobTraining:
                 phases=recorder.snapshot(),
                 bytes_down=self._courier.bytes_down,
             )
-            unfinished.save(progress, session.state())
+            unfinished.save(progress, session.state() | session.optimizer_state())
 
         return run(done=done, on_epoch=keep)
 
@@ -82,7 +105,7 @@ class JobTraining:
         if self._job_path is not None:
             self._job_path.unlink(missing_ok=True)
 
-    def _job(self, task: RoundTask) -> LocalJob:
+    def _job(self, task: RoundTask, manifest: Manifest) -> LocalJob:
         return LocalJob(
             device_id=self._courier.device,
             round_number=task.round,
@@ -90,4 +113,5 @@ class JobTraining:
             epochs=task.epochs,
             batch_size=task.batch_size,
             learning_rate=task.learning_rate,
+            training=manifest.training,
         )

@@ -46,7 +46,7 @@ class UpdateMaker:
         self._power = equipment.power
         self._sign = equipment.signing.sign
         self._inputs = TaskInputs(courier, equipment.files.cache, signing_key=equipment.signing.artifact_key)
-        self._training = JobTraining(courier, equipment.files.job_path)
+        self._training = JobTraining(courier, equipment.files.job_path, equipment.files.optimizer)
         self._watch = watch
         self._keep_going = keep_going
 

@@ -15,7 +15,7 @@ from sparsyedge.edge.data.dataset import MAX_CLASS_NAME
 from sparsyedge.edge.data.form import Form, SampleType
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import Method
-from sparsyedge.edge.model.training import Training
+from sparsyedge.edge.model.training import OPTIMIZER_STEPS, PLAIN_SGD, Training
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file, write_atomically
 
@@ -149,12 +149,23 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def training(self) -> Training:
         """How devices take a step."""
-        return self.stated_training or Training()
+        return self.stated_training or PLAIN_SGD
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor of the state, by name."""
         return {parameter.name: parameter.shape for parameter in self.parameters}
+
+    @property
+    def optimizer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of everything that the optimizer remembers, by name; empty for plain SGD."""
+        shapes: dict[str, tuple[int, ...]] = {
+            f"{parameter.name}{suffix}": parameter.shape
+            for parameter in self.parameters
+            for suffix in self.training.state_suffixes
+            if parameter.trainable
+        }
+        return shapes | ({OPTIMIZER_STEPS: (1,)} if self.training.counts_steps else {})
 
     @property
     def form(self) -> Form:

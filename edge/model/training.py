@@ -17,10 +17,11 @@ from sparsyedge.edge.errors import ConfigError
 __all__ = [
     "FEATURE",
     "OPTIMIZER_STEPS",
+    "PLAIN_SGD",
     "Optimizer",
     "Training",
     "TrainingConfig",
-    "check_augmentation",
+    "check_training",
     "make_training",
     "training_of",
 ]
@@ -97,6 +98,9 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return bool(self.crop or self.flip or self.mixup)
 
 
+PLAIN_SGD = Training()
+
+
 class TrainingConfig(Section, frozen=True, kw_only=True):
     """How devices take a training step; plain SGD if left out (docs/reference/training.md)."""
 
@@ -119,7 +123,7 @@ class TrainingConfig(Section, frozen=True, kw_only=True):
     crop: Crop = 0
     """Pad images by this many pixels and cut them back at a random place; 0 does not."""
     flip: bool = False
-    """Whether to mirror every other image, at random."""
+    """Whether to mirror images, left to right, each with a chance of a half."""
     mixup: Mixup = 0.0
     """Mix pairs of samples, by shares from a Beta distribution with this alpha; 0 does not."""
 
@@ -145,8 +149,13 @@ def training_of(config: TrainingConfig) -> Training:
     return Training(**given)
 
 
-def check_augmentation(training: Training, shape: Sequence[int]) -> None:
-    """Raise ConfigError if samples of this shape cannot be augmented as the training says."""
+def check_training(training: Training, shape: Sequence[int], *, has_classes: bool = True) -> None:
+    """Raise ConfigError if a model whose samples have this shape cannot be trained so."""
+    if training.label_smoothing and not has_classes:
+        raise ConfigError(
+            f"key `training.label_smoothing` has value {training.label_smoothing}: it spreads labels over classes, and "
+            f"the model has none; leave it out"
+        )
     for key, value in (("crop", training.crop), ("flip", training.flip)):
         if value and (len(shape) != 3 or min(shape[1:]) < 2):
             raise ConfigError(

@@ -57,7 +57,7 @@ def step_rule(method: Method, session: Session, prunable: Sequence[str], job: Lo
 
         def prune(number: int, steps: int) -> None:
             state = session.state()
-            session.load(state | {name: keep_largest(state[name], method.density) for name in others})
+            _change_model(session, state | {name: keep_largest(state[name], method.density) for name in others})
 
         return prune
     if method.evolves_mask(job.round_number):
@@ -65,10 +65,17 @@ def step_rule(method: Method, session: Session, prunable: Sequence[str], job: Lo
         def exchange(number: int, steps: int) -> None:
             if number == steps // 2:
                 seed = [job.seed, job.round_number, int.from_bytes(hashlib.sha256(job.device_id.encode()).digest()[:8])]
-                session.load(exchange_weights(session.state(), prunable, method.regrow_rate, seed=seed))
+                _change_model(session, exchange_weights(session.state(), prunable, method.regrow_rate, seed=seed))
 
         return exchange
     return None
+
+
+def _change_model(session: Session, state: State) -> None:
+    """Give the session another model in the middle of a round; the optimizer forgets only what has left the mask."""
+    memory = session.optimizer_state()
+    session.load(state)
+    session.load_optimizer_state(memory)
 
 
 def exchange_weights(state: State, prunable: Sequence[str], rate: float, *, seed: Sequence[int]) -> State:

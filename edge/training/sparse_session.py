@@ -51,14 +51,12 @@ class SparseSession:
         inputs = {each.name for each in self._step.get_inputs()}
         self._thresholds = sorted(name for name in inputs if name.endswith(THRESHOLD))
         self._mixes = MIX in inputs
-        suffixes = manifest.training.state_suffixes
-        self._memory = {
-            f"{parameter.name}{suffix}": (parameter, suffix)
+        self._memory = [
+            (parameter, suffix)
             for parameter in manifest.parameters
-            for suffix in suffixes
-            if f"{_trained(parameter)}{suffix}" in inputs
-        }
-        self._counts_steps = OPTIMIZER_STEPS in inputs
+            for suffix in manifest.training.state_suffixes
+            if parameter.trainable
+        ]
         self._fixed: dict[str, NDArray[Any]] = {}
         self._changing: dict[str, NDArray[Any]] = {}
         self._positions: dict[str, NDArray[np.int32]] = {}
@@ -78,10 +76,10 @@ class SparseSession:
             if name not in self._positions:
                 self._plan_layer(name, state[name])
             self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
-        for parameter, suffix in self._memory.values():
+        for parameter, suffix in self._memory:
             trained = _trained(parameter)
             self._changing[f"{trained}{suffix}"] = np.zeros_like(self._changing[trained])
-        if self._counts_steps:
+        if self._manifest.training.counts_steps:
             self._changing[OPTIMIZER_STEPS] = np.zeros(1, dtype=np.float32)
 
     def _plan_layer(self, name: str, weights: FloatArray) -> None:
@@ -109,39 +107,35 @@ class SparseSession:
 
     def state(self) -> State:
         """A copy of every parameter and running statistic, zeros included."""
-        state: State = {}
-        for parameter in self._manifest.parameters:
-            if parameter.prunable:
-                dense = np.zeros(int(np.prod(parameter.shape)), dtype=np.float32)
-                dense[self._positions[parameter.name]] = self._changing[f"{parameter.name}.values"]
-                state[parameter.name] = dense.reshape(parameter.shape)
-            else:
-                state[parameter.name] = self._changing[parameter.name].copy()
-        return state
+        return {
+            parameter.name: self._by_position(parameter, _trained(parameter)) for parameter in self._manifest.parameters
+        }
+
+    def _by_position(self, parameter: Parameter, tensor: str) -> FloatArray:
+        """A copy of one of the graph's tensors in the shape of its parameter, zeros included."""
+        if not parameter.prunable:
+            return self._changing[tensor].copy()
+        dense = np.zeros(int(np.prod(parameter.shape)), dtype=np.float32)
+        dense[self._positions[parameter.name]] = self._changing[tensor]
+        return dense.reshape(parameter.shape)
 
     def optimizer_state(self) -> State:
         """A copy of the optimizer's memory by position, zeros included; empty for plain SGD."""
         state: State = {}
-        for name, (parameter, suffix) in self._memory.items():
-            value = self._changing[f"{_trained(parameter)}{suffix}"]
-            if parameter.prunable:
-                dense = np.zeros(int(np.prod(parameter.shape)), dtype=np.float32)
-                dense[self._positions[parameter.name]] = value
-                state[name] = dense.reshape(parameter.shape)
-            else:
-                state[name] = value.copy()
-        if self._counts_steps:
+        for parameter, suffix in self._memory:
+            state[f"{parameter.name}{suffix}"] = self._by_position(parameter, f"{_trained(parameter)}{suffix}")
+        if self._manifest.training.counts_steps:
             state[OPTIMIZER_STEPS] = self._changing[OPTIMIZER_STEPS].copy()
         return state
 
     def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
         """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
-        for name, (parameter, suffix) in self._memory.items():
-            value = state[name]
+        for parameter, suffix in self._memory:
+            value = state[f"{parameter.name}{suffix}"]
             if parameter.prunable:
                 value = value.reshape(-1)[self._positions[parameter.name]]
             self._changing[f"{_trained(parameter)}{suffix}"] = np.ascontiguousarray(value, dtype=np.float32)
-        if self._counts_steps:
+        if self._manifest.training.counts_steps:
             self._changing[OPTIMIZER_STEPS] = np.array(state[OPTIMIZER_STEPS], dtype=np.float32)
 
     def train_step(

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.augment import StepKey, augment, background
 from sparsyedge.edge.data.batches import epoch_order, split_batches
 from sparsyedge.edge.data.dataset import Samples
 from sparsyedge.edge.errors import DataError, TrainingError
+from sparsyedge.edge.model.training import PLAIN_SGD, Training
 from sparsyedge.edge.training.session import Session
 
 __all__ = ["BeforeStep", "JobCancelled", "LocalJob", "Trained", "train"]
@@ -36,6 +38,8 @@ class LocalJob:
     epochs: int
     batch_size: int
     learning_rate: float
+    training: Training = PLAIN_SGD
+    """How samples change before a step; the session does the rest of it."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ def _train_epoch(
     order = epoch_order(
         len(samples), seed=job.seed, round_number=job.round_number, device_id=job.device_id, epoch=before.epochs
     )
+    identity = job.seed, job.round_number, job.device_id
     steps, losses = before.steps, []
     batches = _trainable(split_batches(order, job.batch_size), job, smallest_plane=smallest_plane)
     for number, indices in enumerate(batches):
@@ -104,8 +109,7 @@ def _train_epoch(
             raise JobCancelled(f"round {job.round_number} was abandoned after {steps} steps")
         if before_step is not None:
             before_step(number, len(batches))
-        x, y = samples.batch(indices)
-        losses.append(session.train_step(x, y, job.learning_rate))
+        losses.append(_train_step(session, samples, indices, job, StepKey(*identity, before.epochs, number)))
         steps += 1
         if not math.isfinite(losses[-1]):
             raise TrainingError(
@@ -113,6 +117,14 @@ def _train_epoch(
                 f"{job.learning_rate:g}; lower the learning rate of the run"
             )
     return Trained(epochs=before.epochs + 1, steps=steps, loss=sum(losses) / len(losses))
+
+
+def _train_step(session: Session, samples: Samples, indices: Indices, job: LocalJob, key: StepKey) -> float:
+    x, y = samples.batch(indices)
+    if not job.training.augments:
+        return session.train_step(x, y, job.learning_rate)
+    x, y, mixed = augment(job.training, x, y, key, fill=background(samples.x.dtype))
+    return session.train_step(x, y, job.learning_rate, mixed)
 
 
 def _trainable(batches: list[Indices], job: LocalJob, *, smallest_plane: int | None) -> list[Indices]:

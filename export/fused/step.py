@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.model.reparametrise import NORM_FLOOR, positions_name
-from sparsyedge.edge.model.training import Training
+from sparsyedge.edge.model.training import PLAIN_SGD, Training
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.edge.training.sparse_session import LABELS_MIXED, MIX, THRESHOLD
 from sparsyedge.export.fused.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
@@ -49,9 +49,8 @@ def build_plan_graph(network: Network) -> onnx.ModelProto:
     return _model("sparse_plan", nodes, inputs, outputs, [])
 
 
-def build_sparse_step(network: Network, method: Method, training: Training | None = None) -> onnx.ModelProto:
-    """The graph of one training step over the plan's weights: the non-zeros, or all. Plain SGD if not said otherwise."""
-    training = training or Training()
+def build_sparse_step(network: Network, method: Method, training: Training = PLAIN_SGD) -> onnx.ModelProto:
+    """The graph of one training step over the plan's weights: the non-zeros, or all."""
     step = _Step(method, network, training, UpdateNodes(method, training))
     step.forward(network)
     step.backward(network)

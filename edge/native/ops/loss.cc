@@ -13,8 +13,8 @@ size_t RequireLabels(const Tensor<const int64_t>& labels, const Lanes& lanes) {
   }
   for (size_t i = 0; i < labels.size; ++i) {
     if (labels.data[i] < 0 || labels.data[i] >= static_cast<int64_t>(lanes.channels)) {
-      throw OpError(std::string(labels.name) + "[" + std::to_string(i) + "] is " + std::to_string(labels.data[i]) + ", must be from 0 to " +
-                    std::to_string(lanes.channels - 1));
+      throw OpError(std::string(labels.name) + "[" + std::to_string(i) + "] is " + std::to_string(labels.data[i]) +
+                    ", must be from 0 to " + std::to_string(lanes.channels - 1));
     }
   }
   return labels.size;

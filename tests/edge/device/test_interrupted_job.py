@@ -7,10 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.fake_coordinator import TOPICS, Coordinator, round_task
 from fixtures.training_api import NEEDS_TRAINING_API, first_session
 
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.device.courier import Courier, Member
+from sparsyedge.edge.device.energy import NullMeter, PhaseRecorder
+from sparsyedge.edge.device.equipment import DeviceFiles
 from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
+from sparsyedge.edge.device.job_training import JobTraining
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.prune import prune_global
@@ -64,6 +69,50 @@ def test_a_job_that_goes_on_after_an_epoch_ends_in_the_same_model(
     done = Trained(epochs=progress.epochs, steps=progress.steps, loss=progress.loss)
     assert train(restarted, samples, JOB, done=done) == expected
     assert model_id(restarted.state()) == model_id(undisturbed.state())
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+def test_so_does_a_job_of_an_optimizer_that_keeps_its_memory(
+    optimizer: str,
+    export_training: Callable[..., Artifacts],
+    samples: Samples,
+    tmp_path: Path,
+    coordinator: Coordinator,
+) -> None:
+    artifacts = export_training(optimizer=optimizer, state="keep", crop=2, flip=True, mixup=0.2)
+    manifest = artifacts.manifest
+    start = prune_global(read_initial_state(artifacts), manifest.prunable, 0.9)
+
+    def run(folder: str, round_number: int, *, steps: int = 100) -> str:
+        """One round of a device in that folder, which is switched off after so many steps; returns its model."""
+        files, left = DeviceFiles(tmp_path / folder), iter(range(steps))
+        session = SparseSession(artifacts)
+        session.load(start)
+        JobTraining(member(coordinator), files.job_path, files.optimizer).run(
+            round_task(round=round_number, epochs=3, batch_size=8, learning_rate=0.01),
+            session,
+            samples,
+            manifest,
+            key=f"round {round_number}",
+            recorder=PhaseRecorder(NullMeter()),
+            keep_going=lambda: next(left, None) is not None,
+        )
+        return model_id(session.state())
+
+    expected = [run("whole", 1), run("whole", 2)]
+    for number in (1, 2):
+        with pytest.raises(JobCancelled):
+            run("cut", number, steps=7)
+        assert run("cut", number) == expected[number - 1]
+    # Without the memory of the first round, the second would end in another model.
+    assert run("afresh", 2) != expected[1]
+    # A round that is done again, because its update was lost, begins with the same memory.
+    (tmp_path / "cut/job.checkpoint").unlink()
+    assert run("cut", 2) == expected[1]
+
+
+def member(coordinator: Coordinator) -> Courier:
+    return Courier(coordinator, Member(device="pi-01", topics=TOPICS, boot_id="b", software="s", samples=20))
 
 
 def progress_of(trained: Trained, key: str = "key") -> JobProgress:

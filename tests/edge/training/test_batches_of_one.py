@@ -7,16 +7,18 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from fixtures.forgetful import Forgetful
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.session import Kind
 from sparsyedge.edge.training.trainer import LocalJob, train
 
 
-class CountingSession:
+class CountingSession(Forgetful):
     """Writes down how large each batch was."""
 
     kind: Kind = "dense"
@@ -29,7 +31,9 @@ class CountingSession:
     def state(self) -> State:
         return {}
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> float:
         self.batches.append(len(x))
         return 1.0
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from fixtures.forgetful import Forgetful
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import FloatArray, State
@@ -62,7 +64,7 @@ def test_a_group_prunes_the_received_model_to_its_own_target_before_training() -
     assert sum(np.count_nonzero(start[name]) for name in PRUNABLE) == 5
 
 
-class RecordingSession:
+class RecordingSession(Forgetful):
     """Holds a state and takes no steps."""
 
     kind: Kind = "dense"
@@ -76,7 +78,9 @@ class RecordingSession:
     def state(self) -> State:
         return dict(self._state)
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(
+        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+    ) -> float:
         raise AssertionError("these tests prune and encode, they never train")
 
 
