@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.reparametrise import inference_weights, layer_exponents
@@ -36,7 +36,7 @@ class EvalSession:
         }
         self._state |= layer_exponents(method, state, prunable)
 
-    def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
+    def evaluate(self, x: FloatArray, y: Labels) -> tuple[float, FloatArray]:
         """The mean loss over the batch and the logits; changes nothing."""
         try:
             loss, logits = self._graph.run(["loss", "logits"], {"x": x, "labels": y, **self._state})

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -33,7 +33,7 @@ class Session(Protocol):
     def state(self) -> State:
         """A copy of every parameter and running statistic."""
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(self, x: FloatArray, y: Labels, learning_rate: float) -> float:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
 
 

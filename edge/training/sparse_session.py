@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
@@ -97,7 +98,7 @@ class SparseSession:
                 state[parameter.name] = self._changing[parameter.name].copy()
         return state
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(self, x: FloatArray, y: Labels, learning_rate: float) -> float:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         try:
             values = self._step.run(self._outputs, self.feeds(x, y, learning_rate))
@@ -108,7 +109,7 @@ class SparseSession:
         self._changing = {name.removesuffix(".new"): value for name, value in results.items()}
         return loss
 
-    def feeds(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> dict[str, NDArray[Any]]:
+    def feeds(self, x: FloatArray, y: Labels, learning_rate: float) -> dict[str, NDArray[Any]]:
         """All inputs of the step's graph, by name; copies nothing."""
         rate = np.array([learning_rate], dtype=np.float32)
         return {"x": x, "labels": y, "learning_rate": rate, **self._fixed, **self._changing}

@@ -181,7 +181,16 @@ def test_bytes_that_are_no_manifest_are_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("width", 0), ("classes", -1), ("input_shape", [3, 32]), ("initial_model", "xyz"), ("max_epochs", 0)],
+    [
+        ("width", 0),
+        ("classes", -1),
+        ("input_shape", []),
+        ("input_shape", [3, 0]),
+        ("input_shape", [1, 3, 3, 3, 3]),
+        ("task", "guessing"),
+        ("initial_model", "xyz"),
+        ("max_epochs", 0),
+    ],
 )
 def test_field_out_of_bounds_is_refused(key: str, value: object) -> None:
     assert "not a valid manifest" in refuse({**manifest(), key: value})

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data import Labels, Samples
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.session import Kind
@@ -29,7 +28,7 @@ class CountingSession:
     def state(self) -> State:
         return {}
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(self, x: FloatArray, y: Labels, learning_rate: float) -> float:
         self.batches.append(len(x))
         return 1.0
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from sparsyedge.edge.data import Labels
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import FloatArray, State
@@ -76,7 +76,7 @@ class RecordingSession:
     def state(self) -> State:
         return dict(self._state)
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(self, x: FloatArray, y: Labels, learning_rate: float) -> float:
         raise AssertionError("these tests prune and encode, they never train")
 
 
