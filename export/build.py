@@ -19,7 +19,16 @@ import onnx
 from torch import nn
 
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.artifacts import MANIFEST_VERSION, Artifacts, BatchNorm, File, FileRole, Manifest, Parameter
+from sparsyedge.edge.model.artifacts import (
+    MANIFEST_VERSION,
+    Artifacts,
+    BatchNorm,
+    File,
+    FileRole,
+    Manifest,
+    Parameter,
+    needed_features,
+)
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.native import ABI_VERSION, OP_DOMAIN, library_path
@@ -259,6 +268,8 @@ def _describe(
         files={role: _file(staging / name) for role, name in FILE_NAMES.items()},
         class_names=spec.class_names,
         sample_type=spec.sample_type,
+        needs=needed_features(spec.input_shape, spec.task),
+        task=spec.task,
     )
 
 

@@ -96,7 +96,7 @@ def backward(
     mode = _MethodMode(weights, method, {} if thresholds is None else thresholds)
     with mode:
         logits = torch.func.functional_call(model, {**dict(model.named_parameters()), **thetas}, (x,))
-    loss = functional.cross_entropy(logits, y)
+    loss = functional.mse_loss(logits, y) if y.is_floating_point() else functional.cross_entropy(logits, y)
     loss.backward()  # type: ignore[no-untyped-call]
     if method.masks_gradients:
         _mask_gradients(model, prunable)
