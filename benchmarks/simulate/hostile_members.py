@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data import Labels, Samples
 from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.model.artifacts import Artifacts, FileRole
 from sparsyedge.edge.protocol.channel import Channel
@@ -106,7 +105,7 @@ class ForgingSession:
     def state(self) -> State:
         return self._forge(self._start, self._honest.state(), self._seed)
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(self, x: FloatArray, y: Labels, learning_rate: float) -> float:
         return self._honest.train_step(x, y, learning_rate)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
@@ -50,7 +50,7 @@ class TorchSession:
         found = self._model.state_dict()
         return {name: found[name].detach().cpu().numpy().copy() for name in self._manifest.shapes}
 
-    def train_step(self, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def train_step(self, x: FloatArray, y: Labels, learning_rate: float) -> float:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         step = reference_step(
             self._model,
