@@ -102,9 +102,9 @@ class RoundRecord:
 
     @property
     def quality(self) -> str:
-        """How good the model is, in words: its accuracy, or the errors of a regression; `-` if nobody knows."""
+        """How good the model is, in words: its accuracy, or the errors of a regression."""
         if self.test_rmse is None:
-            return "accuracy -" if self.test_accuracy is None else f"accuracy {self.test_accuracy:.2%}"
+            return "not evaluated" if self.test_accuracy is None else f"accuracy {self.test_accuracy:.2%}"
         explained = "-" if self.test_r_squared is None else f"{self.test_r_squared:.3f}"
         return f"RMSE {self.test_rmse:.4g}, R2 {explained}"
 
