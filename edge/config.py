@@ -55,7 +55,7 @@ class PartitionConfig(Section, frozen=True):
     index: Annotated[int, msgspec.Meta(ge=0)]
     """This device's share, counted from 0."""
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    """Small values give each device few classes; large values give all devices the same mix."""
+    """Small values give each device few classes; large values give all devices the same mix. Not for a regression."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1337
     """Determines the shares; all devices of a fleet need the same seed."""
 

@@ -25,6 +25,7 @@ from sparsyedge.edge.model.artifacts import (
     FileRole,
     Manifest,
     Parameter,
+    needed_features,
 )
 from sparsyedge.edge.model.checkpoint import encode_checkpoint
 from sparsyedge.edge.model.methods import Method
@@ -201,6 +202,8 @@ def _describe(
         files=files,
         class_names=spec.class_names,
         sample_type=spec.sample_type,
+        needs=needed_features(spec.input_shape, spec.task),
+        task=spec.task,
     )
 
 

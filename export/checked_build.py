@@ -23,9 +23,16 @@ def export_model(
     `seed` determines the initial weights, `training` how devices take steps. The second result says how closely the
     graphs and torch agree.
     """
-    if spec.width < 1 or spec.classes < 2 or min(spec.input_shape) < 1:
+    fewest = 1 if spec.task == "regression" else 2
+    if spec.width < 1 or spec.classes < fewest or min(spec.input_shape) < 1:
+        many = "outputs" if spec.task == "regression" else "classes"
         raise ConfigError(
-            f"width {spec.width}, classes {spec.classes}, input shape {spec.input_shape}: "
-            f"width and shape must be at least 1, classes at least 2"
+            f"width {spec.width}, {many} {spec.classes}, input shape {spec.input_shape}: "
+            f"width and shape must be at least 1, {many} at least {fewest}"
+        )
+    if spec.task == "regression":
+        raise ConfigError(
+            f"model {spec.model} is exported with the loss of classes, and the data is a regression with "
+            f"{spec.outputs} outputs; choose another --model, or give class numbers as labels"
         )
     return build_artifacts(spec, method, directory, seed=seed, check=verify, training=training)

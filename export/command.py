@@ -32,6 +32,7 @@ def main(argv: list[str]) -> int:
         arguments.data_dir,
         input_shape=arguments.input_shape,
         classes=arguments.classes,
+        outputs=arguments.outputs,
         sample_type=arguments.sample_type,
     )
     if not arguments.json:
@@ -83,17 +84,19 @@ def make_parser() -> Parser:
         "--data-dir", type=Path, help="where to look for the data (default: $SPARSYEDGE_DATA, then the user's cache)"
     )
     parser.add_argument("--classes", type=int, help="number of classes, without --dataset")
+    parser.add_argument("--outputs", type=int, help="number of outputs of a regression, instead of --classes")
     parser.add_argument(
         "--input-shape",
         type=int,
-        nargs=3,
-        metavar=("CHANNELS", "HEIGHT", "WIDTH"),
-        help="shape of one sample, without --dataset",
+        nargs="+",
+        metavar="SIZE",
+        help="shape of one sample, without --dataset: CHANNELS HEIGHT WIDTH of an image, CHANNELS LENGTH of a signal, "
+        "FEATURES, or CHANNELS DEPTH HEIGHT WIDTH",
     )
     parser.add_argument(
         "--sample-type",
         choices=get_args(SampleType),
-        help="type of stored samples, without --dataset (default: uint8, pixels of 0..255)",
+        help="type of stored samples, without --dataset (default: uint8, pixels of 0..255, for images, else float32)",
     )
     parser.add_argument("--method", choices=sorted(METHODS), default="sparsyfed", help="see `sparsyedge methods`")
     parser.add_argument("--sparsity", type=float, help="target for pruning (default: 0.95)")
@@ -149,6 +152,7 @@ def _as_json(artifacts: Artifacts, parity: Parity) -> str:
         "initial_model": manifest.initial_model,
         "input_shape": manifest.input_shape,
         "sample_type": manifest.sample_type,
+        "task": manifest.task,
         "classes": manifest.classes,
         "class_names": manifest.class_names,
         "parity": {"loss": parity.loss, "gradient": parity.gradient, "updated": parity.updated, "steps": parity.steps},

@@ -10,9 +10,11 @@ import torch
 from scipy.stats import truncnorm
 from torch import Tensor, nn
 
-from sparsyedge.edge.data import Form
+from sparsyedge.edge.data import Form, Task
+from sparsyedge.edge.data.dataset import axes_of
 from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.artifacts import IMAGE_AXES
 
 __all__ = ["MODELS", "ModelSpec", "build_model", "model_for", "prunable_names"]
 
@@ -28,16 +30,23 @@ class ModelSpec:
     model: str
     width: int
     classes: int
-    input_shape: tuple[int, int, int]
-    """Channels, height, width of one sample."""
+    """The number of classes; in a regression, of outputs."""
+    input_shape: tuple[int, ...]
+    """Of one sample: channels, height, width of an image; edge/data/dataset.py names the axes of others."""
     class_names: tuple[str, ...] = ()
-    """In the order of their numbers; empty if the classes have no names."""
+    """In the order of their numbers, or of the outputs; empty if they have no names."""
     sample_type: SampleType = "uint8"
+    task: Task = "classes"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the model gives per sample: one for each class, or for each target."""
+        return self.classes
 
     @classmethod
     def for_data(cls, model: str, width: int, form: Form) -> ModelSpec:
         """The spec of a model for data of this form."""
-        return cls(model, width, form.classes, form.shape, form.names, form.sample_type)
+        return cls(model, width, form.classes, form.shape, form.names, form.sample_type, form.task)
 
 
 class BasicBlock(nn.Module):
@@ -74,7 +83,7 @@ class ResNet18(nn.Module):
         self.layer2 = nn.Sequential(BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1))
         self.layer3 = nn.Sequential(BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1))
         self.layer4 = nn.Sequential(BasicBlock(4 * width, 8 * width, 2), BasicBlock(8 * width, 8 * width, 1))
-        self.fc = nn.Linear(8 * width, spec.classes)
+        self.fc = nn.Linear(8 * width, spec.outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.reduce(torch.relu(self.bn1(self.conv1(x))))
@@ -124,6 +133,11 @@ def build_model(spec: ModelSpec, *, beta: float, seed: int) -> nn.Module:
     """The model in training mode; its weights w make theta = sign(w)|w|^beta the usual initialisation."""
     if spec.model not in MODELS:
         raise ConfigError(f"no model {spec.model!r}; there are: {', '.join(MODELS)}")
+    if len(spec.input_shape) != IMAGE_AXES:
+        raise ConfigError(
+            f"model {spec.model} takes images (channels, height, width), the data has samples of shape "
+            f"{spec.input_shape} {axes_of(spec.input_shape)}; choose another --model"
+        )
     model = MODELS[spec.model](spec).train()
     rng = np.random.default_rng(seed)
     with torch.no_grad():

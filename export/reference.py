@@ -172,6 +172,8 @@ def backward(
 
 
 def _loss(logits: Tensor, y: Tensor, smoothing: float, mixed: Mixed | None) -> Tensor:
+    if y.is_floating_point():
+        return functional.mse_loss(logits, y)
     loss = functional.cross_entropy(logits, y, label_smoothing=smoothing)
     if mixed is None:
         return loss

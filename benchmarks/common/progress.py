@@ -91,10 +91,12 @@ class LiveProgress:
 
     def round_closed(self, record: RoundRecord) -> None:
         dense = record.dense_bytes * record.updates
-        accuracy = "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}"
+        quality = "acc -" if record.test_accuracy is None else f"acc {record.test_accuracy:.1%}"
+        if record.test_rmse is not None:
+            quality = f"RMSE {record.test_rmse:.4g}"
         self._console.print(
             # Fits 80 columns up to round 999.
-            f"{record.round}/{self._rounds}: acc {accuracy}, sparse {record.global_sparsity:.4f}, "
+            f"{record.round}/{self._rounds}: {quality}, sparse {record.global_sparsity:.4f}, "
             f"down {ratio(dense, record.bytes_down)}, up {ratio(dense, record.bytes_up)}, {record.seconds:.0f} s"
             f"{self._time_left(record.round)}",
             highlight=False,

@@ -13,6 +13,7 @@ from sparsyedge.benchmarks.report.mask_figures import layers, movement, overlap,
 from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, Points, draw_runs, legend
 from sparsyedge.benchmarks.report.run_data import ReportedRun
 from sparsyedge.benchmarks.report.style import PHASE_COLOURS, figure_style
+from sparsyedge.coordinator.record.records import RoundRecord
 
 __all__ = ["FIGURES", "draw_all"]
 
@@ -21,6 +22,8 @@ TIMELINE_ROUNDS = 20
 
 
 Drawer = Callable[[Sequence[ReportedRun]], Plot | None]
+FigureOf = Callable[[RoundRecord], float | None]
+"""A round's figure; None if the round has none."""
 
 
 def draw_all(runs: Sequence[ReportedRun]) -> list[Plot]:
@@ -31,6 +34,20 @@ def draw_all(runs: Sequence[ReportedRun]) -> list[Plot]:
 
 def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
     """Test accuracy against rounds, megabytes, seconds and, with a meter, joules."""
+    caption = "Test accuracy of the global model against what it took to get there."
+    return _against_cost(runs, _accuracy_of, name="accuracy", label="test accuracy (%)", caption=caption)
+
+
+def error(runs: Sequence[ReportedRun]) -> Plot | None:
+    """The error of regressions, against the same."""
+    caption = "Root mean squared error of the global model on the test part against what it took to get there."
+    return _against_cost(runs, _error_of, name="error", label="test RMSE", caption=caption)
+
+
+def _against_cost(
+    runs: Sequence[ReportedRun], figure_of: FigureOf, *, name: str, label: str, caption: str
+) -> Plot | None:
+    """One panel for each kind of cost; None if no run has the figure."""
     axes_of: list[tuple[str, Callable[[ReportedRun], Sequence[float] | None]]] = [
         ("round", lambda run: [record.round for record in run.rounds]),
         ("data moved, all devices (MB)", ReportedRun.megabytes),
@@ -38,20 +55,20 @@ def accuracy(runs: Sequence[ReportedRun]) -> Plot | None:
     ]
     if any(run.joules() is not None for run in runs):
         axes_of.append((f"energy, all devices (J, {_kinds(runs)})", ReportedRun.joules))
-    if all(record.test_accuracy is None for run in runs for record in run.rounds):
+    if all(figure_of(record) is None for run in runs for record in run.rounds):
         return None
     rows = len(axes_of) // 3 + len(axes_of) % 3
     figure = Figure(figsize=(WIDTH_IN, 0.6 + 2.0 * rows))
     panels = figure.subplots(rows, len(axes_of) // rows, sharey=True, squeeze=False)
-    for axes, (label, horizontal) in zip(panels.flat, axes_of, strict=True):
-        draw_runs(axes, runs, partial(_accuracies, across=horizontal))
-        axes.set_xlabel(label)
+    for axes, (cost, horizontal) in zip(panels.flat, axes_of, strict=True):
+        draw_runs(axes, runs, partial(_points, figure_of=figure_of, across=horizontal))
+        axes.set_xlabel(cost)
         axes.set_xlim(left=0)
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in panels[:, 0]:
-        axes.set_ylabel("test accuracy (%)")
+        axes.set_ylabel(label)
     legend(figure, runs)
-    return Plot("accuracy", "Test accuracy of the global model against what it took to get there.", figure)
+    return Plot(name, caption, figure)
 
 
 def traffic(runs: Sequence[ReportedRun]) -> Plot | None:
@@ -107,14 +124,24 @@ def timeline(runs: Sequence[ReportedRun]) -> Plot | None:
     return Plot("timeline", caption, figure)
 
 
-def _accuracies(run: ReportedRun, *, across: Callable[[ReportedRun], Sequence[float] | None]) -> Points:
+def _accuracy_of(record: RoundRecord) -> float | None:
+    return None if record.test_accuracy is None else 100 * record.test_accuracy
+
+
+def _error_of(record: RoundRecord) -> float | None:
+    return record.test_rmse
+
+
+def _points(
+    run: ReportedRun, *, figure_of: FigureOf, across: Callable[[ReportedRun], Sequence[float] | None]
+) -> Points:
     """The evaluated rounds, with the value of `across` for each."""
     places = across(run)
     if places is None:
         return [], []
-    known = [(place, record.test_accuracy) for place, record in zip(places, run.rounds, strict=True)]
-    points = [(place, 100 * accuracy) for place, accuracy in known if accuracy is not None]
-    return [place for place, _ in points], [accuracy for _, accuracy in points]
+    known = [(place, figure_of(record)) for place, record in zip(places, run.rounds, strict=True)]
+    points = [(place, value) for place, value in known if value is not None]
+    return [place for place, _ in points], [value for _, value in points]
 
 
 def _savings(run: ReportedRun, *, way: str) -> Points:
@@ -132,4 +159,4 @@ def _kinds(runs: Sequence[ReportedRun]) -> str:
     return ", ".join(sorted({kind for run in runs for kind in run.energy_kinds})) or "none"
 
 
-FIGURES: tuple[Drawer, ...] = (accuracy, sparsity, layers, overlap, movement, traffic, timeline)
+FIGURES: tuple[Drawer, ...] = (accuracy, error, sparsity, layers, overlap, movement, traffic, timeline)

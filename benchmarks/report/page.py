@@ -10,6 +10,7 @@ from io import BytesIO
 from sparsyedge.benchmarks.report.plot import Plot
 from sparsyedge.benchmarks.report.run_data import ReportedRun
 from sparsyedge.benchmarks.report.style import figure_style
+from sparsyedge.coordinator.record.records import RoundRecord
 from sparsyedge.coordinator.record.tables import ratio
 
 __all__ = ["png_of", "render_page", "svg_of"]
@@ -61,20 +62,41 @@ def _figure(plot: Plot, png: bytes) -> str:
 
 
 def _run_table(runs: Sequence[ReportedRun]) -> str:
-    headings = ("run", "state", "rounds", "accuracy", "sparsity", "down", "up", "time", "energy", "model")
-    return _table(headings, [_run_row(run) for run in runs])
+    scores = _scores(runs)
+    headings = ("run", "state", "rounds", *scores, "sparsity", "down", "up", "time", "energy", "model")
+    return _table(headings, [_run_row(run, scores) for run in runs])
 
 
-def _run_row(run: ReportedRun) -> tuple[str, ...]:
+def _scores(runs: Sequence[ReportedRun]) -> tuple[str, ...]:
+    """The columns that say how good a model is: an accuracy, the errors of a regression, or both."""
+    records = [record for run in runs for record in run.rounds]
+    errors = any(record.test_rmse is not None for record in records)
+    accuracies = any(record.test_accuracy is not None for record in records)
+    return ("accuracy",) * (accuracies or not errors) + ("RMSE", "R2") * errors
+
+
+def _score_cells(record: RoundRecord | None, scores: tuple[str, ...]) -> tuple[str, ...]:
+    """A round's cells for these columns, `-` for what it does not have."""
+    if record is None:
+        return ("-",) * len(scores)
+    cells = {
+        "accuracy": "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}",
+        "RMSE": "-" if record.test_rmse is None else f"{record.test_rmse:.4g}",
+        "R2": "-" if record.test_r_squared is None else f"{record.test_r_squared:.3f}",
+    }
+    return tuple(cells[score] for score in scores)
+
+
+def _run_row(run: ReportedRun, scores: tuple[str, ...]) -> tuple[str, ...]:
     rounds = run.rounds
-    accuracies = [record.test_accuracy for record in rounds if record.test_accuracy is not None]
+    evaluated = [each for each in rounds if each.test_accuracy is not None or each.test_rmse is not None]
     dense = sum(record.dense_bytes * record.updates for record in rounds)
     joules = run.joules()
     return (
         run.label,
         run.summary.run.state,
         f"{len(rounds)} of {run.summary.run.rounds}",
-        f"{accuracies[-1]:.1%}" if accuracies else "-",
+        *_score_cells(evaluated[-1] if evaluated else None, scores),
         f"{rounds[-1].global_sparsity:.4f}" if rounds else "-",
         _moved(dense, sum(record.bytes_down for record in rounds)),
         _moved(dense, sum(record.bytes_up for record in rounds)),
@@ -85,11 +107,12 @@ def _run_row(run: ReportedRun) -> tuple[str, ...]:
 
 
 def _round_table(run: ReportedRun) -> str:
-    headings = ("round", "accuracy", "loss", "sparsity", "down", "up", "updates", "refused", "seconds")
+    scores = _scores([run])
+    headings = ("round", *scores, "loss", "sparsity", "down", "up", "updates", "refused", "seconds")
     rows = [
         (
             str(record.round),
-            "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}",
+            *_score_cells(record, scores),
             "-" if record.test_loss is None else f"{record.test_loss:.3f}",
             f"{record.global_sparsity:.4f}",
             _moved(record.dense_bytes * record.updates, record.bytes_down),

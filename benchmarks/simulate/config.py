@@ -35,7 +35,7 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
     devices: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
     """How many devices there are."""
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    """Small gives every device few classes, large gives all the same mix."""
+    """Small gives every device few classes, large gives all the same mix. Not for a regression."""
     partition_seed: Seed = 1337
     """Decides which device gets which samples."""
     meter: str = "auto"

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data import Labels, Samples
 from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.model.artifacts import Artifacts, FileRole
@@ -114,7 +113,7 @@ class ForgingSession:
         self._honest.load_optimizer_state(state)
 
     def train_step(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> float:
         return self._honest.train_step(x, y, learning_rate, mixed)
 

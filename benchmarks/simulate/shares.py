@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.coordinator.record.records import Evaluation
-from sparsyedge.edge.data import Samples, lda_partition
+from sparsyedge.edge.data import Samples, share_out
 
 __all__ = ["Shares", "accuracy_by_device", "device_names", "label_mixes", "write_shares"]
 
@@ -22,7 +22,7 @@ def device_names(devices: int) -> tuple[str, ...]:
 
 
 def label_mixes(directory: Path) -> NDArray[np.float64]:
-    """The share of each class among each device's samples, with shape (devices, classes)."""
+    """The share of each class among each device's samples, with shape (devices, classes); not for a regression."""
     labels, ends = np.load(directory / "y.npy"), np.load(directory / "ends.npy")
     classes = int(labels.max()) + 1
     parts = np.split(labels, ends[:-1])
@@ -46,7 +46,7 @@ def _by_device(label_mixes: NDArray[np.float64], by_class: tuple[float, ...]) ->
 
 def write_shares(samples: Samples, directory: Path, *, devices: int, alpha: float, seed: int) -> dict[str, int]:
     """Deal out the samples and write each device's together; returns how many each has."""
-    parts = lda_partition(samples.y, devices, alpha, seed)
+    parts = share_out(samples, devices, alpha, seed)
     order = np.concatenate(parts)
     ends = np.cumsum([len(part) for part in parts])
     np.save(directory / "x.npy", samples.x[order])

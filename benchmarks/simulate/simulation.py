@@ -87,7 +87,9 @@ def simulate(
             alpha=simulation.alpha,
             seed=simulation.partition_seed,
         )
-        by_device = partial(accuracy_by_device, mixes=label_mixes(shares_dir))
+        by_device = None
+        if train.task == "classes":
+            by_device = partial(accuracy_by_device, mixes=label_mixes(shares_dir))
         setup = Setup(
             fleet=config.fleet,
             devices_dir=str((config.run_path / "devices").resolve()),

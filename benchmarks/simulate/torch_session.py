@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sparsyedge.edge.data.augment import Mixed
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
@@ -73,7 +73,7 @@ class TorchSession:
         load_optimizer_state(self._model, self._manifest.training, self._optimizer, kept)
 
     def train_step(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         step = reference_step(

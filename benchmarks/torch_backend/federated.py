@@ -17,7 +17,8 @@ from sparsyedge.benchmarks.torch_backend.torch_device import Work, train_on_devi
 from sparsyedge.benchmarks.torch_backend.torch_tensors import Tensors, nonzeros
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.learning_rates import learning_rate
-from sparsyedge.edge.data import Dataset, Samples, lda_partition
+from sparsyedge.edge.data import Dataset, Samples, share_out
+from sparsyedge.edge.inference.losses import RegressionErrors
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 from sparsyedge.export.reference import derive_exponents, effective_weights
@@ -53,7 +54,7 @@ def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
     model = build_model(run.spec, beta=run.method.beta, seed=run.model_seed).to(where)
     prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
     names = [f"device-{index:0{max(3, len(str(run.devices - 1)))}d}" for index in range(run.devices)]
-    parts = lda_partition(dataset.train.y, run.devices, run.alpha, run.partition_seed)
+    parts = share_out(dataset.train, run.devices, run.alpha, run.partition_seed)
     shares = dict(zip(names, parts, strict=True))
     state = _state(model)
     for number in range(1, run.rounds + 1):
@@ -86,19 +87,24 @@ def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
 def evaluate(
     model: nn.Module, method: Method, state: Tensors, samples: Samples, prunable: list[str]
 ) -> dict[str, float]:
-    """Accuracy and loss with running statistics, on the weights as sent or as the method prescribes."""
+    """Accuracy, or a regression's errors, and loss with running statistics, on the weights as sent or prescribed."""
     model.load_state_dict(state, strict=False)
     model.eval()
     where = next(model.parameters()).device
     used = method if method.inference == "trained" else msgspec.structs.replace(method, prune_weights="none")
     thetas = effective_weights(model, used, prunable, derive_exponents(model, method, prunable))
-    correct, loss = 0, 0.0
+    correct, loss, errors = 0, 0.0, RegressionErrors()
     for start in range(0, len(samples), EVALUATION_BATCH):
         inputs, labels = samples.batch(np.arange(start, min(start + EVALUATION_BATCH, len(samples))))
         target = torch.from_numpy(labels).to(where)
         logits = torch.func.functional_call(model, thetas, (torch.from_numpy(inputs).to(where),))
+        if samples.task == "regression":
+            errors.add(logits.cpu().numpy(), labels)
+            continue
         correct += int((logits.argmax(1) == target).sum())
         loss += float(nn.functional.cross_entropy(logits, target, reduction="sum"))
+    if samples.task == "regression":
+        return {"test_rmse": errors.rmse, "test_loss": errors.mse}
     return {"test_accuracy": correct / len(samples), "test_loss": loss / len(samples)}
 
 

@@ -23,9 +23,12 @@ def deliver_model(
     """Write the present model's files after the last recorded round; returns the SHA-256 of model.onnx."""
     run_dir = config.run_path
     last = store.rounds()[-1]
-    # A stopped run may end with a round that was not evaluated.
-    accuracy = evaluate(model.state).accuracy if last.test_accuracy is None else last.test_accuracy
-    origin = Origin(run=config.name, round=last.round, accuracy=accuracy, sparsity=last.global_sparsity)
+    quality = {"accuracy": last.test_accuracy, "rmse": last.test_rmse, "r_squared": last.test_r_squared}
+    if last.test_accuracy is None and last.test_rmse is None:
+        # A stopped run may end with a round that was not evaluated.
+        found = evaluate(model.state)
+        quality = {"accuracy": found.accuracy, "rmse": found.rmse, "r_squared": found.r_squared}
+    origin = Origin(run=config.name, round=last.round, sparsity=last.global_sparsity, **quality)
     write_atomically(run_dir / FRAME_NAME, model.frame())
     write_models(run_dir, model.state, artifacts, origin)
     return sha256_file(run_dir / MODEL_NAME)

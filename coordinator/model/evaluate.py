@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.record.metrics import LEVEL_PREFIX
+from sparsyedge.coordinator.record.metrics import ERROR_LEVEL_PREFIX, LEVEL_PREFIX
 from sparsyedge.coordinator.record.records import Evaluation
-from sparsyedge.edge.data import Dataset, Samples
+from sparsyedge.edge.data import Dataset, Labels, Samples
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.eval_session import EvalSession
+from sparsyedge.edge.inference.losses import RegressionErrors
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
@@ -37,24 +38,36 @@ class Evaluator:
         self._extend = extend
 
     def __call__(self, state: State) -> Evaluation:
-        """Measure accuracy and loss over all samples, with the state's running statistics."""
+        """Measure accuracy, or the errors of a regression, and loss over all samples, with running statistics."""
         self._session.load(state)
+        evaluation = self._classes() if self._samples.task == "classes" else self._regression()
+        return evaluation if self._extend is None else self._extend(evaluation)
+
+    def _classes(self) -> Evaluation:
         loss_sum = 0.0
         # One count per class; the first batch tells how many classes there are.
         right, seen = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        for start in range(0, len(self._samples), EVALUATION_BATCH):
-            stop = min(start + EVALUATION_BATCH, len(self._samples))
-            x, y = self._samples.batch(np.arange(start, stop))
-            loss, logits = self._session.evaluate(x, y)
+        for y, loss, logits in self._batches():
             classes = logits.shape[1]
             right = _add(right, np.bincount(y[logits.argmax(axis=1) == y], minlength=classes))
             seen = _add(seen, np.bincount(y, minlength=classes))
             loss_sum += loss * len(y)
         self._session.unload()
         by_class = tuple(float(hits / count) if count else math.nan for hits, count in zip(right, seen, strict=True))
-        accuracy, loss = int(right.sum()) / len(self._samples), loss_sum / len(self._samples)
-        evaluation = Evaluation(accuracy, loss, by_class=by_class)
-        return evaluation if self._extend is None else self._extend(evaluation)
+        return Evaluation(int(right.sum()) / len(self._samples), loss_sum / len(self._samples), by_class=by_class)
+
+    def _regression(self) -> Evaluation:
+        errors = RegressionErrors()
+        for y, _, values in self._batches():
+            errors.add(values, y)
+        return Evaluation(None, errors.mse, rmse=errors.rmse, r_squared=errors.r_squared)
+
+    def _batches(self) -> Iterator[tuple[Labels, float, FloatArray]]:
+        """The labels, the loss and the model's output of every batch."""
+        for start in range(0, len(self._samples), EVALUATION_BATCH):
+            stop = min(start + EVALUATION_BATCH, len(self._samples))
+            x, y = self._samples.batch(np.arange(start, stop))
+            yield y, *self._session.evaluate(x, y)
 
 
 def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -62,11 +75,18 @@ def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def evaluate_levels(evaluate: Evaluate, state: State, manifest: Manifest) -> dict[str, float]:
-    """Measure the accuracy at each group's own sparsity: groups with a target start from the model pruned to it."""
-    return {
-        f"{LEVEL_PREFIX}{sparsity:g}": evaluate(prune_global(state, manifest.prunable, sparsity)).accuracy
-        for sparsity in sorted(set(manifest.method.sparsities))
-    }
+    """Measure the accuracy at each group's own sparsity: groups with a target start from the model pruned to it.
+
+    A regression's error takes the place of its accuracy.
+    """
+    figures = {}
+    for sparsity in sorted(set(manifest.method.sparsities)):
+        found = evaluate(prune_global(state, manifest.prunable, sparsity))
+        if found.accuracy is not None:
+            figures[f"{LEVEL_PREFIX}{sparsity:g}"] = found.accuracy
+        elif found.rmse is not None:
+            figures[f"{ERROR_LEVEL_PREFIX}{sparsity:g}"] = found.rmse
+    return figures
 
 
 def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) -> float:
@@ -82,7 +102,8 @@ def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:
     With class names, classes may be missing. Without names, the number of classes must match.
     """
     by_name = dataset.names and manifest.class_names
-    if not by_name and dataset.classes != manifest.classes:
+    are_classes = dataset.task == manifest.task == "classes"
+    if are_classes and not by_name and dataset.classes != manifest.classes:
         raise DataError(
             f"data set {dataset.name} has {dataset.classes} classes, the artifacts were exported for "
             f"{manifest.classes}; name the data set of the export"

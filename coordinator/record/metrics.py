@@ -25,6 +25,7 @@ from sparsyedge.edge.tensors import FloatArray, Tensors, count_nonzero
 
 __all__ = [
     "CLASS_PREFIX",
+    "ERROR_LEVEL_PREFIX",
     "LAYER_PREFIX",
     "LEVEL_PREFIX",
     "RoundMetrics",
@@ -41,6 +42,8 @@ LAYER_PREFIX = "sparsity/"
 CLASS_PREFIX = "accuracy_class/"
 LEVEL_PREFIX = "accuracy_at/"
 """Prefix of accuracies at a group's target sparsity, which follows."""
+ERROR_LEVEL_PREFIX = "rmse_at/"
+"""The same for the errors of a regression."""
 
 PIECE = 1 << 16
 """Entries to convert to float64 at a time."""
@@ -103,9 +106,15 @@ class RoundMetrics:
 
 
 def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:
-    """Return the accuracies by class, and their spread over the devices if their label mixes are known, as figures."""
+    """Return the accuracies by class, and their spread over the devices if their label mixes are known, as figures.
+
+    A regression has its errors instead.
+    """
     if evaluation is None:
         return {}
+    if evaluation.rmse is not None:
+        explained = evaluation.r_squared
+        return {"test_rmse": evaluation.rmse} | ({} if explained is None else {"test_r_squared": explained})
     figures = {f"{CLASS_PREFIX}{label}": accuracy for label, accuracy in enumerate(evaluation.by_class)}
     return figures | (_spread("accuracy_devices", list(evaluation.by_device)) if evaluation.by_device else {})
 

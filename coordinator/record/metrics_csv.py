@@ -10,6 +10,8 @@ from sparsyedge.coordinator.record.store import Store
 
 __all__ = ["as_csv"]
 
+ERRORS = ("test_rmse", "test_r_squared")
+
 
 def as_csv(store: Store) -> str:
     """Return one CSV line per closed round: its record, then its figures; missing values are empty."""
@@ -17,6 +19,8 @@ def as_csv(store: Store) -> str:
     figures = store.metrics()
     names = list(dict.fromkeys(name for row in figures.values() for name in row))
     recorded = [name for name in (records[0] if records else {"round": 0}) if name not in names]
+    # A regression's errors are figures; where there are none, these columns would be empty.
+    recorded = [name for name in recorded if name not in ERRORS]
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow([*recorded, *names])

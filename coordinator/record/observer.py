@@ -160,12 +160,11 @@ class LogObserver:
         log.warning("round %d: refused from %s: %s", round_number, device, reason)
 
     def round_closed(self, record: RoundRecord) -> None:
-        accuracy = "-" if record.test_accuracy is None else f"{record.test_accuracy:.2%}"
         log.info(
-            "round %d: closed with %d updates, accuracy %s, sparsity %.2f%%, %d bytes up, %.1f s",
+            "round %d: closed with %d updates, %s, sparsity %.2f%%, %d bytes up, %.1f s",
             record.round,
             record.updates,
-            accuracy,
+            record.quality,
             100 * record.global_sparsity,
             record.bytes_up,
             record.seconds,

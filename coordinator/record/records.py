@@ -24,14 +24,20 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy and mean loss on the test samples."""
+    """Accuracy and mean loss on the test samples; a regression has errors instead of an accuracy."""
 
-    accuracy: float
+    accuracy: float | None
+    """None for a regression."""
     loss: float
+    """Cross-entropy; in a regression, the mean squared error."""
     by_class: tuple[float, ...] = ()
     """Accuracy on each class; NaN for a class without samples."""
     by_device: tuple[float, ...] = ()
     """Accuracy on data with each device's own label mix; empty if the mixes are unknown."""
+    rmse: float | None = None
+    """The root mean squared error of a regression; None for classes."""
+    r_squared: float | None = None
+    """The share of the test targets' variance that a regression explains; None also if they do not vary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,7 @@ class RoundRecord:
 
     round: int
     test_accuracy: float | None
+    """None in a round without evaluation, and in a regression."""
     test_loss: float | None
     global_sparsity: float
     """The share of prunable weights of the averaged model that are zero."""
@@ -88,6 +95,18 @@ class RoundRecord:
     """From the announcement to the record, aggregation and evaluation included."""
     learning_rate: float
     model_id: str
+    test_rmse: float | None = None
+    """The root mean squared error of a regression; None in a round without evaluation, and for classes."""
+    test_r_squared: float | None = None
+    """The share of the test targets' variance that a regression explains."""
+
+    @property
+    def quality(self) -> str:
+        """How good the model is, in words: its accuracy, or the errors of a regression."""
+        if self.test_rmse is None:
+            return "not evaluated" if self.test_accuracy is None else f"accuracy {self.test_accuracy:.2%}"
+        explained = "-" if self.test_r_squared is None else f"{self.test_r_squared:.3f}"
+        return f"RMSE {self.test_rmse:.4g}, R2 {explained}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,7 +185,9 @@ class StoreReader:
             "  (SELECT COALESCE(SUM(p.bytes_down), 0) FROM reports p WHERE p.round = r.round) AS bytes_down, "
             "  (SELECT COALESCE(SUM(u.nonzeros), 0) FROM updates u WHERE u.round = r.round) AS nonzeros_up, "
             "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) * r.base_nonzeros AS nonzeros_down, "
-            "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused "
+            "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused, "
+            "  (SELECT m.value FROM metrics m WHERE m.round = r.round AND m.name = 'test_rmse') AS test_rmse, "
+            "  (SELECT m.value FROM metrics m WHERE m.round = r.round AND m.name = 'test_r_squared') AS test_r_squared "
             "FROM rounds r, run WHERE r.closed_at IS NOT NULL ORDER BY r.round"
         )
         return tuple(RoundRecord(**dict(row)) for row in rows)

@@ -39,14 +39,15 @@ def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
     """One row per closed round."""
     title = "rounds (MB of all devices; bytes and non-zeros as times less than dense)"
     sides = ("down MB", "bytes", "nz", "up MB", "bytes", "nz")
-    table = compact_table(title, "round", "acc", "sparse", *sides, "updates", "seconds")
+    regression = any(record.test_rmse is not None for record in rounds)
+    table = compact_table(title, "round", "RMSE" if regression else "acc", "sparse", *sides, "updates", "seconds")
     # So many columns leave no room for padding beyond the box's own, here and in the device table.
     table.padding = (0, 0, 0, 0)
     for record in rounds:
         dense = record.dense_bytes * record.updates
         table.add_row(
             str(record.round),
-            "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}",
+            _score(record),
             f"{record.global_sparsity:.4f}",
             f"{record.bytes_down / 1e6:.2f}",
             ratio(dense, record.bytes_down),
@@ -82,6 +83,13 @@ def meter_line(devices: tuple[DeviceRecord, ...]) -> str:
     """How each device's joules were measured; shown wherever joules are."""
     meters = sorted({device.meter for device in devices})
     return f"joules    {', '.join(meters)}"
+
+
+def _score(record: RoundRecord) -> str:
+    """The accuracy, or the error of a regression, in five characters or so."""
+    if record.test_rmse is not None:
+        return f"{record.test_rmse:.3g}"
+    return "-" if record.test_accuracy is None else f"{record.test_accuracy:.1%}"
 
 
 def _joules(cost: PhaseCost) -> str:

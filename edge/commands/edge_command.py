@@ -22,7 +22,7 @@ from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.commands.command_table import Command
 from sparsyedge.edge.compatibility import own_software
 from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
-from sparsyedge.edge.data import Dataset, check_classes, form_of, lda_partition, load
+from sparsyedge.edge.data import Dataset, check_classes, form_of, load, share_out
 from sparsyedge.edge.data.form import describe
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.courier import Courier, Member, last_word, offline_status
@@ -97,7 +97,7 @@ def load_data(config: DataConfig) -> Dataset:
             f"key `data.partition.index` has value {share.index}, allowed are 0..{share.devices - 1} "
             f"for {share.devices} devices"
         )
-    indices = lda_partition(train.y, share.devices, share.alpha, share.seed)[share.index]
+    indices = share_out(train, share.devices, share.alpha, share.seed)[share.index]
     return replace(dataset, train=train.take(indices))
 
 

@@ -1,4 +1,4 @@
-"""Fits data to a model: the same shape, the same type of numbers, and classes matched by name.
+"""Fits data to a model: the same task and shape, the same type of numbers, and classes matched by name.
 
 A device that lacks a class numbers its classes differently from the rest of the fleet, so we match them by name.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.data.dataset import Samples
+from sparsyedge.edge.data.dataset import Labels, Samples, axes_of
 from sparsyedge.edge.data.form import Form, list_names
 from sparsyedge.edge.errors import DataError
 
@@ -33,9 +33,13 @@ def fit_to_model(samples: Samples, names: Sequence[str], model: Form, *, owner: 
     shape = tuple(samples.x.shape[1:])
     if shape != model.shape:
         raise DataError(
-            f"{owner} has samples of shape {shape}, the model takes {model.shape} (channels, height, width); {_REMEDY}"
+            f"{owner} has samples of shape {shape}, the model takes {model.shape} {axes_of(model.shape)}; {_REMEDY}"
         )
     _check_type(samples, model, owner)
+    _check_task(samples, model, owner)
+    if model.task == "regression":
+        _check_outputs(samples, names, model, owner)
+        return samples
     if names and model.names:
         return Samples(samples.x, fit_to_classes(samples.y, names, model.names, owner=owner))
     if names and len(names) != model.classes:
@@ -51,9 +55,34 @@ def fit_to_model(samples: Samples, names: Sequence[str], model: Form, *, owner: 
     return samples
 
 
-def fit_to_classes(
-    y: NDArray[np.int64], names: Sequence[str], known: Sequence[str], *, owner: str
-) -> NDArray[np.int64]:
+def _check_task(samples: Samples, model: Form, owner: str) -> None:
+    if samples.task == model.task:
+        return
+    if model.task == "classes":
+        raise DataError(
+            f"{owner} has labels of {samples.y.dtype}, which is a regression, the model tells {model.classes} classes "
+            f"apart; save class numbers with astype('int64'), or {_REMEDY}"
+        )
+    raise DataError(
+        f"{owner} has labels of {samples.y.dtype}, which are classes, the model is a regression with {model.outputs} "
+        f"outputs; save targets with astype('float32'), or {_REMEDY}"
+    )
+
+
+def _check_outputs(samples: Samples, names: Sequence[str], model: Form, owner: str) -> None:
+    """Refuse targets that are others than the model's; unnamed ones go by their order."""
+    if samples.y.shape[1] != model.outputs:
+        raise DataError(
+            f"{owner} has {samples.y.shape[1]} targets per sample, the model has {model.outputs} outputs; {_REMEDY}"
+        )
+    if names and model.names and list(map(_key, names)) != list(map(_key, model.names)):
+        raise DataError(
+            f"{owner} has the targets {list_names(names)}, the model gives {list_names(model.names)}; store them in "
+            "that order and under these names"
+        )
+
+
+def fit_to_classes(y: Labels, names: Sequence[str], known: Sequence[str], *, owner: str) -> NDArray[np.int64]:
     """Renumber labels that index `names` into labels that index `known`.
 
     Refuses a class that `known` lacks if it has samples, and ignores it if it has none.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from sparsyedge.edge.data.dataset import Dataset, Samples
+from sparsyedge.edge.data.dataset import Dataset, Samples, Task, axes_of
 
 __all__ = ["Form", "SampleType", "describe", "form_of", "list_names"]
 
@@ -24,19 +24,25 @@ _MEANING: dict[SampleType, str] = {
 class Form:
     """Shape, type and classes of a data set, without its samples."""
 
-    shape: tuple[int, int, int]
-    """Channels, height, width of one sample."""
+    shape: tuple[int, ...]
+    """Of one sample; edge/data/dataset.py names the axes."""
     classes: int
+    """The number of classes; in a regression, of outputs."""
     names: tuple[str, ...] = ()
-    """The class names in the order of their numbers; empty if the classes are unnamed."""
+    """The names of the classes in the order of their numbers, or of the outputs; empty if they have none."""
     sample_type: SampleType = "uint8"
+    task: Task = "classes"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives per sample: one for each class, or for each target."""
+        return self.classes
 
 
 def form_of(dataset: Dataset) -> Form:
     """The form of a checked data set."""
-    channels, height, width = dataset.train.x.shape[1:]
     sample_type = cast("SampleType", dataset.train.x.dtype.name)
-    return Form((channels, height, width), dataset.classes, dataset.names, sample_type)
+    return Form(tuple(dataset.train.x.shape[1:]), dataset.classes, dataset.names, sample_type, dataset.task)
 
 
 def describe(form: Form, samples: Samples | None = None) -> list[str]:
@@ -45,11 +51,14 @@ def describe(form: Form, samples: Samples | None = None) -> list[str]:
     if samples is not None and form.sample_type == "float32":
         values = f": {samples.x.min():.3g} to {samples.x.max():.3g}"
     names = f": {list_names(form.names)}" if form.names else ", without names"
-    return [
-        f"input    {' x '.join(map(str, form.shape))} (channels, height, width)",
+    lines = [
+        f"input    {' x '.join(map(str, form.shape))} {axes_of(form.shape)}",
         f"samples  {form.sample_type}, {_MEANING[form.sample_type]}{values}",
-        f"classes  {form.classes}{names}",
     ]
+    if form.task == "classes":
+        return [*lines, f"classes  {form.classes}{names}"]
+    targets = "" if samples is None else f": {samples.y.min():.3g} to {samples.y.max():.3g}"
+    return [*lines, f"outputs  {form.outputs}{names}", f"targets  float32, a regression, used as they are{targets}"]
 
 
 def list_names(names: Sequence[str], *, room: int = 60) -> str:

@@ -11,8 +11,9 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from sparsyedge.edge.data.checks import check
 from sparsyedge.edge.data.cifar import CIFAR10, CIFAR100, CifarVersion, has_cifar, read_cifar
-from sparsyedge.edge.data.dataset import Dataset, check
+from sparsyedge.edge.data.dataset import Dataset
 from sparsyedge.edge.data.digits import DIGIT_NAMES, read_digits
 from sparsyedge.edge.data.download import Archive, fetch
 from sparsyedge.edge.data.folder import has_image_folders, read_image_folders

@@ -1,9 +1,10 @@
 """A data set in one .npz file: a user's own, or a converted CIFAR. docs/how-to/data.md shows each layout.
 
 Keys: x_train and y_train; x_test and y_test, which a device does not need; names, the class names. Images are uint8
-(samples, height, width, channels), or (samples, height, width) if grey, or float32 (samples, channels, height, width)
-that is already normalised; labels are integers from 0. Without names, the largest train label sets the number of
-classes.
+(samples, height, width, channels), or (samples, height, width) if grey. Anything else is float32 that is already
+normalised: (samples, features), (samples, channels, length), (samples, channels, height, width) or one axis more.
+Labels are integers from 0; without names, the largest train label sets the number of classes. Targets of a regression
+are float32 (samples,) or (samples, outputs).
 """
 
 from __future__ import annotations
@@ -43,9 +44,15 @@ def read_npz(
     if "names" in arrays:
         names = _names(arrays["names"], path)
     if classes is None:
-        # The check reports a largest label of -1 and missing labels.
-        classes = len(names) if names else int(train.y.max(initial=-1)) + 1
+        classes = _count_outputs(train, names)
     return Dataset(name, train, test, classes, names)
+
+
+def _count_outputs(train: Samples, names: tuple[str, ...]) -> int:
+    if train.task == "regression":
+        return train.y.shape[1] if train.y.ndim > 1 else 1
+    # The check reports a largest label of -1 and missing labels.
+    return len(names) if names else int(train.y.max(initial=-1)) + 1
 
 
 def _read_arrays(path: Path, *, train_only: bool) -> dict[str, NDArray[Any]]:
@@ -85,8 +92,11 @@ def _samples(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> Samples:
             f"y_{part} in {path} is text; labels are integers, and `names` says what they mean: write both with "
             "names, y = numpy.unique(y, return_inverse=True)"
         )
-    if y.dtype.kind not in "iu":
-        raise DataError(f"y_{part} in {path} is {y.dtype}; labels must be integers: convert it with astype('int64')")
+    if y.dtype.kind not in "iu" and y.dtype != np.float32:
+        raise DataError(
+            f"y_{part} in {path} is {y.dtype}; labels must be integers, and targets of a regression float32: convert "
+            "it with astype('int64') or astype('float32')"
+        )
     where = f"x_{part} in {path}"
     if x.dtype == np.uint8:
         x = _channels_first(x, where)
@@ -95,11 +105,12 @@ def _samples(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> Samples:
     else:
         pixels = "pixels of 0..255 with astype('uint8')"
         normalised = "numbers that are normalised to -1..1 with astype('float32')"
+        tokens = "; token ids cannot be trained on: store what they stand for" if x.dtype.kind in "iu" else ""
         raise DataError(
             f"{where} is {x.dtype}; allowed are uint8 (samples, height, width, channels) and normalised float32 "
-            f"(samples, channels, height, width): convert {pixels}, {normalised}"
+            f"(samples, channels, height, width) or of other axes: convert {pixels}, {normalised}{tokens}"
         )
-    return Samples(x, y.astype(np.int64))
+    return Samples(x, y if y.dtype == np.float32 else y.astype(np.int64))
 
 
 def _channels_first(x: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
@@ -120,10 +131,10 @@ def _channels_first(x: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
 def _check_float_layout(x: NDArray[np.float32], where: str) -> None:
     """Refuse images with channels last: a model of 28 channels would train on them, and learn little."""
     if x.ndim == 3:
-        raise DataError(
-            f"{where} is float32 of shape {x.shape}; expected (samples, channels, height, width): x[:, None] makes "
-            "it one channel"
-        )
+        # Nothing tells a grey image from a signal of many channels; a square looks like one.
+        level = logging.WARNING if x.shape[1] == x.shape[2] else logging.INFO
+        note = "%s has shape %s: taken as signals of %d channels and length %d; for grey images, store x[:, None]"
+        log.log(level, note, where, x.shape, *x.shape[1:])
     if x.ndim == 4 and x.shape[1] == x.shape[2] > _MOST_CHANNELS and x.shape[3] in _CHANNELS_OF_IMAGES:
         _, height, width, channels = x.shape
         raise DataError(

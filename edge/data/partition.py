@@ -2,23 +2,38 @@
 
 Small alpha gives each device few classes; large alpha gives all devices the same mix. Devices draw one after the other
 and without replacement, so late ones get the leftovers: at alpha = 0.1 their mix no longer matches their distribution.
-The method's experiments were partitioned this way, so we keep it.
+The method's experiments were partitioned this way, so we keep it. A regression has no classes to mix: its shares are
+equal and random.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.edge.data.dataset import Samples
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["lda_partition"]
+__all__ = ["lda_partition", "share_out"]
+
+log = logging.getLogger(__name__)
 
 # Added to every class that still has samples: a device whose classes are all gone can then draw from the others.
 _FLOOR = 1e-5
+
+
+def share_out(samples: Samples, devices: int, alpha: float, seed: int = 1337) -> list[NDArray[np.int64]]:
+    """Each device's sample indices; `alpha` says how much their classes differ, and means nothing in a regression."""
+    if samples.task == "classes":
+        return lda_partition(cast("NDArray[np.int64]", samples.y), devices, alpha, seed)
+    _check_arguments(len(samples), devices, alpha, seed)
+    log.info("a regression has no classes: its %d shares are equal and random, whatever alpha is", devices)
+    order = np.random.default_rng(seed).permutation(len(samples)).astype(np.int64, copy=False)
+    return np.array_split(order, devices)
 
 
 def lda_partition(
@@ -29,7 +44,9 @@ def lda_partition(
     Every sample goes to exactly one device. Each device gets len(labels) // devices of them, and the first
     len(labels) % devices get one more.
     """
-    _check_arguments(labels, devices, alpha, seed)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(f"labels are {labels.dtype} of shape {labels.shape}; expected integers of shape (samples,)")
+    _check_arguments(len(labels), devices, alpha, seed)
     rng = np.random.default_rng(seed)
     queues = _shuffled_queues(labels, rng)
     distributions = rng.dirichlet([alpha] * len(queues), size=devices)
@@ -43,12 +60,10 @@ def lda_partition(
     return partition
 
 
-def _check_arguments(labels: NDArray[np.integer[Any]], devices: int, alpha: float, seed: int) -> None:
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(f"labels are {labels.dtype} of shape {labels.shape}; expected integers of shape (samples,)")
-    if not 1 <= devices <= len(labels):
+def _check_arguments(samples: int, devices: int, alpha: float, seed: int) -> None:
+    if not 1 <= devices <= samples:
         raise DataError(
-            f"devices = {devices} is out of range; allowed is 1..{len(labels)}, the number of samples to share out"
+            f"devices = {devices} is out of range; allowed is 1..{samples}, the number of samples to share out"
         )
     if not (math.isfinite(alpha) and alpha > 0):
         raise DataError(f"alpha = {alpha} is out of range; allowed is any finite number above 0, for example 1.0")

@@ -1,7 +1,7 @@
 """Writes a state as the ONNX files that a run delivers, one weight at a time and without a second copy.
 
-A file is the exported inference graph with these weights, preprocessing in front, a softmax behind, and metadata. Any
-onnxruntime loads it, without our op library.
+A file is the exported inference graph with these weights, preprocessing in front, a softmax behind, and metadata; a
+regression has no softmax. Any onnxruntime loads it, without our op library.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from sparsyedge.edge.model.reparametrise import network_weights
 from sparsyedge.edge.storage import write_pieces_atomically
 from sparsyedge.edge.tensors import FloatArray
 
-__all__ = ["PROBABILITIES", "Weight", "check_deliverable", "pieces_of", "write_models"]
+__all__ = ["PROBABILITIES", "VALUES", "Weight", "check_deliverable", "pieces_of", "write_models"]
 
 PROBABILITIES = "probabilities"
+VALUES = "values"
+"""The one output of a regression."""
 
 Fields = dict[int, bytes]
 """Encoded fields of a message, by number."""
@@ -40,7 +42,7 @@ def write_models(directory: Path, state: Mapping[str, FloatArray], artifacts: Ar
         Weight(name, shape, partial(network_weights, manifest.method, name, state[name], prunable=manifest.prunable))
         for name, shape in manifest.shapes.items()
     ]
-    for name, preprocessing in preprocessings(manifest.sample_type).items():
+    for name, preprocessing in preprocessings(manifest.sample_type, manifest.input_shape).items():
         graph = _graph_fields(template, preprocessing, manifest)
         model = _model_fields(template, describe(manifest, preprocessing, origin).metadata())
         write_pieces_atomically(directory / name, pieces_of(model, graph, weights))
@@ -49,14 +51,15 @@ def write_models(directory: Path, state: Mapping[str, FloatArray], artifacts: Ar
 def check_deliverable(artifacts: Artifacts) -> None:
     """Raise ArtifactError if a run with these artifacts could not deliver its model."""
     manifest, template = artifacts.manifest, read_template(artifacts)
-    for preprocessing in preprocessings(manifest.sample_type).values():
+    for preprocessing in preprocessings(manifest.sample_type, manifest.input_shape).values():
         _graph_fields(template, preprocessing, manifest)
         describe(manifest, preprocessing, Origin(run="", round=0, accuracy=0.0, sparsity=0.0))
 
 
 def _graph_fields(template: Template, preprocessing: Preprocessing, manifest: Manifest) -> Fields:
     """The graph without the state's weights."""
-    taken = template.names & (preprocessing.names | {PROBABILITIES})
+    answer = PROBABILITIES if manifest.task == "classes" else VALUES
+    taken = template.names & (preprocessing.names | {answer})
     if taken:
         raise ArtifactError(
             f"the inference graph has a tensor {min(taken)!r}, a name that the delivered model needs; "
@@ -64,14 +67,16 @@ def _graph_fields(template: Template, preprocessing: Preprocessing, manifest: Ma
         )
     found = dict(template.graph_fields)
     before = b"".join(bytes_field(Graph.NODE, each) for each in preprocessing.nodes(template.input))
-    softmax = bytes_field(Graph.NODE, node("Softmax", [template.logits], PROBABILITIES, axis=1))
-    found[Graph.NODE] = before + found.get(Graph.NODE, b"") + softmax
+    last = node("Softmax", [template.logits], answer, axis=1)
+    outputs = [template.logits, answer]
+    if manifest.task == "regression":
+        last, outputs = node("Identity", [template.logits], answer), [answer]
+    found[Graph.NODE] = before + found.get(Graph.NODE, b"") + bytes_field(Graph.NODE, last)
     constants = b"".join(bytes_field(Graph.INITIALIZER, each) for each in preprocessing.constants().values())
     found[Graph.INITIALIZER] = found.get(Graph.INITIALIZER, b"") + constants
     found[Graph.INPUT] = bytes_field(Graph.INPUT, preprocessing.input_info(manifest.input_shape))
     found[Graph.OUTPUT] = b"".join(
-        bytes_field(Graph.OUTPUT, value_info(name, (BATCH, manifest.classes), FLOAT))
-        for name in (template.logits, PROBABILITIES)
+        bytes_field(Graph.OUTPUT, value_info(name, (BATCH, manifest.outputs), FLOAT)) for name in outputs
     )
     return found
 

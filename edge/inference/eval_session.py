@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import TrainingError
 from sparsyedge.edge.inference.delivery import pieces_of
 from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, value_info
@@ -49,7 +49,7 @@ class EvalSession:
         """Let go of the state."""
         self._weights = {}
 
-    def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
+    def evaluate(self, x: FloatArray, y: Labels) -> tuple[float, FloatArray]:
         """The mean loss over the batch and the logits; changes nothing."""
         try:
             (logits,) = self._graph.run([self._logits], {self._input: x, **self._weights})

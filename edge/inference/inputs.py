@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.data.dataset import Dataset
+from sparsyedge.edge.data.dataset import Dataset, Labels
 from sparsyedge.edge.data.folder import IMAGE_SUFFIXES, read_image
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.description import Description, default_names
@@ -25,8 +25,8 @@ PARTS = ("_test", "", "_train")
 # Red, green and blue to grey by ITU-R 601, in parts of 65,536: Pillow's arithmetic without Pillow.
 GREY = np.array([19595, 38470, 7471], dtype=np.uint32)
 
-Sample = tuple[int, int, int]
-"""Channels, height, width."""
+Sample = tuple[int, ...]
+"""The shape of one sample, with channels first."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Batch:
     """Samples in the model's own layout and type."""
 
     x: NDArray[Any]
-    labels: NDArray[np.int64] | None = None
-    """Their classes, if the file has them."""
+    labels: Labels | None = None
+    """Their classes, or the targets (batch, outputs) of a regression, if the file has them."""
     first: int | None = None
     """The index of the first sample, in a file of many."""
     resized_from: tuple[int, int] | None = None
@@ -69,7 +69,7 @@ def _image_batch(path: Path, description: Description, sample: Sample) -> Batch:
             f"{path} is an image, and the model was trained on {description.sample_type} samples, not on images; "
             f"give an .npz file with samples as they were stored for training"
         )
-    channels, height, width = sample
+    channels, height, width = sample  # only images are stored as uint8
     pixels = recoloured(read_image(path), channels, path)
     found = (pixels.shape[2], pixels.shape[1])
     if found == (width, height):
@@ -123,11 +123,11 @@ def _npz_batches(path: Path, description: Description, sample: Sample) -> Iterat
     x = _checked(arrays[f"x{part}"], f"x{part} in {path}", description, sample)
     labels = None
     if f"y{part}" in arrays:
-        labels = _labels(arrays[f"y{part}"], arrays.get("names"), f"y{part} in {path}", description, len(x))
+        labels = _known(arrays[f"y{part}"], arrays.get("names"), f"y{part} in {path}", description, len(x))
     return _in_pieces(x, labels, description)
 
 
-def _in_pieces(x: NDArray[Any], labels: NDArray[np.int64] | None, description: Description) -> Iterator[Batch]:
+def _in_pieces(x: NDArray[Any], labels: Labels | None, description: Description) -> Iterator[Batch]:
     for start in range(0, len(x), BATCH):
         piece = x[start : start + BATCH]
         if piece.dtype == np.uint8:
@@ -144,7 +144,7 @@ def read_dataset(data: Dataset, description: Description, sample: Sample) -> Ite
             f"samples of shape {sample}: give the data set that it was trained for"
         )
     names = np.array(data.names) if data.names else None
-    labels = _labels(data.test.y, names, where, description, len(stored))
+    labels = _known(data.test.y, names, where, description, len(stored))
     return _in_pieces(stored, labels, description)
 
 
@@ -166,14 +166,14 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _checked(x: NDArray[Any], where: str, description: Description, sample: Sample) -> NDArray[Any]:
-    """Samples (batch, channels, height, width): uint8 pixels, or the model's own type."""
-    channels, height, width = sample
+    """Samples with channels first: uint8 pixels, or the model's own type."""
+    pixels = (*sample[1:], sample[0])
     if x.size == 0:
         raise DataError(f"{where} is empty: its shape is {x.shape}; give at least one sample")
     if description.sample_type == "uint8" and x.dtype == np.uint8:
-        if x.ndim == 3 and channels == 1:
+        if x.ndim == 3 and sample[0] == 1:
             x = x[..., np.newaxis]
-        if x.shape[1:] == (height, width, channels):
+        if x.shape[1:] == pixels:
             return x.transpose(0, 3, 1, 2)
     elif x.dtype == description.dtype and x.shape[1:] == sample:
         if x.dtype == np.float32 and not np.isfinite(x).all():
@@ -183,17 +183,33 @@ def _checked(x: NDArray[Any], where: str, description: Description, sample: Samp
                 f"{where} goes from {x.min():g} to {x.max():g}; this model takes pixels of 0..1: divide by 255"
             )
         return x
-    wanted = f"{description.dtype} (samples, {channels}, {height}, {width})"
-    if description.sample_type == "uint8":
-        wanted = f"uint8 (samples, {height}, {width}, {channels})"
+    dtype, shape = ("uint8", pixels) if description.sample_type == "uint8" else (description.dtype, sample)
+    wanted = f"{dtype} (samples, {', '.join(map(str, shape))})"
     raise DataError(f"{where} is {x.dtype} of shape {x.shape}; the model takes {wanted}: convert or transpose it")
+
+
+def _known(y: NDArray[Any], names: NDArray[Any] | None, where: str, description: Description, samples: int) -> Labels:
+    """What is known of the samples, as the model gives it: classes or targets."""
+    if description.task == "classes":
+        return _labels(y, names, where, description, samples)
+    targets = y[:, np.newaxis] if y.ndim == 1 else y
+    outputs = len(description.names)
+    if y.dtype != np.float32 or targets.shape != (samples, outputs):
+        alone = f"({samples},) or " if outputs == 1 else ""
+        raise DataError(
+            f"{where} is {y.dtype} of shape {y.shape}; the model is a regression: expected float32 of shape "
+            f"{alone}({samples}, {outputs})"
+        )
+    if not np.isfinite(targets).all():
+        raise DataError(f"{where} holds NaN or infinity; only finite values are allowed")
+    return targets
 
 
 def _labels(
     y: NDArray[Any], names: NDArray[Any] | None, where: str, description: Description, samples: int
 ) -> NDArray[np.int64]:
     """The labels as the model's class numbers; the file may number classes in another order."""
-    known = description.class_names
+    known = description.names
     if y.dtype.kind not in "iu" or y.shape != (samples,):
         raise DataError(f"{where} is {y.dtype} of shape {y.shape}; expected integers of shape ({samples},)")
     own = [str(name) for name in names.ravel()] if names is not None else list(known)

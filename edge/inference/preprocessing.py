@@ -6,7 +6,7 @@ Uses the ops of Samples.batch in the same order: an image gives the same bits in
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sparsyedge.edge.data.form import SampleType
@@ -19,7 +19,9 @@ FLOAT_MODEL_NAME = "model_float.onnx"
 PREFIX = "sparsyedge.preprocessing"
 BATCH = "batch"
 
-Layout = Literal["NHWC", "NCHW"]
+Layout = Literal["NHWC", "NCHW", "NF", "NCL", "NCDHW"]
+CHANNELS_FIRST: dict[int, Layout] = {1: "NF", 2: "NCL", 3: "NCHW", 4: "NCDHW"}
+"""The layout of a batch as training has it, by the number of a sample's axes (edge/data/dataset.py names them)."""
 DataType = Literal["uint8", "int16", "float32"]
 ELEMENTS: dict[DataType, int] = {"uint8": UINT8, "int16": INT16, "float32": FLOAT}
 
@@ -41,12 +43,11 @@ class Preprocessing:
     """For people: what to pass in, and how the graph scales it."""
     steps: tuple[Step, ...]
 
-    def shape(self, sample: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The shape of a (channels, height, width) sample in this layout."""
-        channels, height, width = sample
-        return (height, width, channels) if self.layout == "NHWC" else sample
+    def shape(self, sample: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a sample in this layout; `sample` has its channels first."""
+        return (*sample[1:], sample[0]) if self.layout == "NHWC" else sample
 
-    def input_info(self, sample: tuple[int, int, int]) -> bytes:
+    def input_info(self, sample: tuple[int, ...]) -> bytes:
         """The ValueInfoProto of the input."""
         return value_info(self.input, (BATCH, *self.shape(sample)), ELEMENTS[self.dtype])
 
@@ -76,9 +77,12 @@ def _constant(number: float) -> str:
     return f"{PREFIX}.{number:g}"
 
 
-def preprocessings(sample_type: SampleType) -> dict[str, Preprocessing]:
-    """The files that a run on such samples delivers, by name, and the input of each."""
-    return _DELIVERED[sample_type]
+def preprocessings(sample_type: SampleType, sample: tuple[int, ...]) -> dict[str, Preprocessing]:
+    """The files that a run on samples of such type and shape delivers, by name, and the input of each."""
+    return {
+        name: replace(each, layout=CHANNELS_FIRST[len(sample)]) if each.layout == "NCHW" else each
+        for name, each in _DELIVERED[sample_type].items()
+    }
 
 
 _DELIVERED: dict[SampleType, dict[str, Preprocessing]] = {

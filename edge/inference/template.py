@@ -118,8 +118,8 @@ def _only_input(graph: list[Field], initializers: frozenset[str], manifest: Mani
 
 def _only_output(graph: list[Field], manifest: Manifest) -> str:
     found = [ValueInfo.read(field.content()) for field in graph if field.number == Graph.OUTPUT]
-    if len(found) != 1 or found[0].element != FLOAT or found[0].shape[1:] != (manifest.classes,):
-        raise _Unsuitable(f"must have one output of float32 with {manifest.classes} values a sample, it has others")
+    if len(found) != 1 or found[0].element != FLOAT or found[0].shape[1:] != (manifest.outputs,):
+        raise _Unsuitable(f"must have one output of float32 with {manifest.outputs} values a sample, it has others")
     return found[0].name
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sparsyedge.edge.compatibility import OURS, Features, Span, missing_feature, own_software
-from sparsyedge.edge.data.dataset import MAX_CLASS_NAME
+from sparsyedge.edge.data.dataset import AXES, MAX_CLASS_NAME, Task
 from sparsyedge.edge.data.form import Form, SampleType
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import Method
@@ -22,6 +22,7 @@ from sparsyedge.edge.storage import sha256_file, write_atomically
 __all__ = [
     "API_ROLES",
     "DEFAULT_MAX_EPOCHS",
+    "IMAGE_AXES",
     "LAST_WITH_API_FILES",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
@@ -40,6 +41,7 @@ __all__ = [
     "amend_manifest",
     "decode_manifest",
     "encode_manifest",
+    "needed_features",
 ]
 
 MANIFEST_VERSION = OURS.manifest.newest
@@ -68,6 +70,9 @@ Role = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,39}\Z")]
 """A FileRole, or one from a later version: devices fetch only the roles they know, coordinators offer all."""
 DEFAULT_MAX_EPOCHS = 1000
 ClassName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CLASS_NAME)]
+SampleShape = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=min(AXES), max_length=max(AXES))]
+IMAGE_AXES = 3
+"""Channels, height, width: all that a device without the feature `sample-shapes` knows."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -119,8 +124,9 @@ class Manifest(msgspec.Struct, frozen=True):
     model: str
     width: Positive
     classes: Positive
-    input_shape: tuple[Positive, Positive, Positive]
-    """Channels, height, width of one sample."""
+    """The number of classes; in a regression, of outputs."""
+    input_shape: SampleShape
+    """Of one sample; edge/data/dataset.py names the axes."""
     method: Method
     seed: int
     opset: int
@@ -134,7 +140,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """The model id of the checkpoint's state."""
     files: Annotated[dict[Role, File], msgspec.Meta(max_length=MAX_FILES)]
     class_names: tuple[ClassName, ...] = ()
-    """The class names in the order of their numbers; empty if the classes are unnamed."""
+    """The names of the classes in the order of their numbers, or of the outputs; empty if they have none."""
     sample_type: SampleType = "uint8"
     """How the model's data is stored, which decides its scaling; the delivered model scales the same way."""
     op_libraries: tuple[OpLibrary, ...] = ()
@@ -150,6 +156,13 @@ class Manifest(msgspec.Struct, frozen=True):
     def training(self) -> Training:
         """How devices take a step."""
         return self.stated_training or PLAIN_SGD
+    task: Task = "classes"
+    """Written only where it is another: devices without the feature `regression` know no other."""
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the model gives per sample: one for each class, or for each target."""
+        return self.classes
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -170,7 +183,7 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def form(self) -> Form:
         """The form of the model's data."""
-        return Form(self.input_shape, self.classes, self.class_names, self.sample_type)
+        return Form(self.input_shape, self.classes, self.class_names, self.sample_type, self.task)
 
     @property
     def has_api_files(self) -> bool:
@@ -223,7 +236,16 @@ class Artifacts:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as indented JSON: people read it too."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    fields = msgspec.to_builtins(manifest)
+    if manifest.task == "classes":
+        del fields["task"]
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
+
+
+def needed_features(input_shape: tuple[int, ...], task: Task) -> Features | UnsetType:
+    """What a device must have to train on such samples, for the manifest's `needs`."""
+    needed = ("regression",) if task == "regression" else ()
+    return needed + (("sample-shapes",) if len(input_shape) != IMAGE_AXES else ()) or UNSET
 
 
 def amend_manifest(content: bytes, **changes: Any) -> bytes:
@@ -246,14 +268,19 @@ def decode_manifest(content: bytes, *, source: str) -> Manifest:
     except msgspec.DecodeError as error:
         raise ArtifactError(f"{source} is not a valid manifest: {error}; run `sparsyedge export` again") from error
     _require_files(manifest, source)
+    _check_names(manifest, source)
+    return manifest
+
+
+def _check_names(manifest: Manifest, source: str) -> None:
     names = manifest.class_names
+    one, many = ("class", "classes") if manifest.task == "classes" else ("output", "outputs")
     # Names go into logs and refusals: they must not move a cursor or begin a line.
     if names and (len(set(names)) != manifest.classes or not all(map(str.isprintable, names))):
         raise ArtifactError(
-            f"{source} has {len(names)} class names for {manifest.classes} classes; each class has a name of its own, "
+            f"{source} has {len(names)} class names for {manifest.classes} {many}; each {one} has a name of its own, "
             f"of printable characters: run `sparsyedge export` again"
         )
-    return manifest
 
 
 def _require_files(manifest: Manifest, source: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sparsyedge.edge.data.augment import Mixed
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts, BatchNorm
 from sparsyedge.edge.model.reparametrise import layer_exponents
@@ -75,7 +75,7 @@ class DenseSession:
         """Do nothing."""
 
     def train_step(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> float:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         assert mixed is None, "the training API's graphs have plain labels; see choose_kind"
@@ -92,7 +92,7 @@ class DenseSession:
             self._write_statistics(norm, outputs[mean_at], outputs[variance_at], batch=len(x))
         return float(outputs[0])
 
-    def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
+    def evaluate(self, x: FloatArray, y: Labels) -> tuple[float, FloatArray]:
         """The mean loss over the batch and the logits, with the running statistics; changes nothing."""
         self._module.eval()
         try:

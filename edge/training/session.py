@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sparsyedge.edge.data.augment import Mixed
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -41,7 +41,7 @@ class Session(Protocol):
         """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
 
     def train_step(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
 

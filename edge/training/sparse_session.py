@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data.augment import Mixed
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
@@ -139,7 +140,7 @@ class SparseSession:
             self._changing[OPTIMIZER_STEPS] = np.array(state[OPTIMIZER_STEPS], dtype=np.float32)
 
     def train_step(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         try:
@@ -152,7 +153,7 @@ class SparseSession:
         return loss
 
     def feeds(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> dict[str, NDArray[Any]]:
         """All inputs of the step's graph, by name; copies nothing."""
         feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "learning_rate": _one(learning_rate)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +92,21 @@ def test_float_data_is_said_to_be_used_as_it_is(tmp_path: Path) -> None:
         ),
         (["--dataset", "MINE", "--sample-type", "float32"], r"float32 contradicts data set .*, which has uint8"),
         (["--dataset", "cifar-10"], "did you mean cifar10"),
+        (["--classes", "4", "--outputs", "2"], "--classes 4 and --outputs 2 exclude each other"),
+        (
+            ["--classes", "4", "--input-shape", "1", "2", "3", "4", "5"],
+            "has 5 sizes, allowed are 1 to 4: FEATURES;",
+        ),
+        (["--classes", "4", "--input-shape", "10", "--sample-type", "uint8"], "--sample-type uint8 is for images"),
+        (["--dataset", "digits", "--outputs", "1"], "--outputs 1 contradicts data set digits, which has 10"),
+        (
+            ["--classes", "4", "--input-shape", "3", "128", "--model", "resnet18"],
+            r"resnet18 takes images .*samples of shape \(3, 128\) \(channels, length\); choose another --model",
+        ),
+        (
+            ["--outputs", "2", "--input-shape", "3", "16", "16", "--model", "resnet18"],
+            "exported with the loss of classes, and the data is a regression with 2 outputs",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(flags: list[str], message: str, mine: Path, tmp_path: Path) -> None:
@@ -109,6 +123,24 @@ def test_flags_may_say_again_what_the_data_says(mine: Path) -> None:
 def test_many_channels_are_possible_for_data_that_is_no_images() -> None:
     form, _ = understand(None, input_shape=(28, 28, 1), classes=10, sample_type="float32")
     assert form == Form((28, 28, 1), 10, (), "float32")
+
+
+@pytest.mark.parametrize("shape", [(10,), (3, 128), (1, 8, 8, 8)])
+def test_samples_that_are_no_images_are_floats_unless_they_are_said_to_be_others(shape: tuple[int, ...]) -> None:
+    form, said = understand(None, input_shape=shape, classes=4)
+    assert form == Form(shape, 4, (), "float32")
+    assert said[0].startswith(f"input    {' x '.join(map(str, shape))} (")
+
+
+def test_outputs_instead_of_classes_make_a_regression(tmp_path: Path) -> None:
+    form, said = understand(None, input_shape=(10,), outputs=2)
+    assert form == Form((10,), 2, (), "float32", "regression")
+    assert said[2:] == ["outputs  2, without names", "targets  float32, a regression, used as they are"]
+    x = np.zeros((4, 10), dtype=np.float32)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=np.zeros((4, 2), dtype=np.float32))
+    assert understand(str(tmp_path / "own.npz"), outputs=2)[0] == form
+    with pytest.raises(ConfigError, match=r"--classes 2 contradicts .*, which has a regression with 2 outputs; leave"):
+        understand(str(tmp_path / "own.npz"), classes=2)
 
 
 def test_data_that_cannot_be_used_is_refused_before_anything_is_made(tmp_path: Path) -> None:

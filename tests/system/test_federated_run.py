@@ -199,7 +199,7 @@ def check_model(path: Path, *, expected: float | None) -> None:
 def digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The test set as image files hold it: (images, height, width, channels)."""
     test = load("digits", None).test
-    return np.ascontiguousarray(test.x.transpose(0, 2, 3, 1), dtype=np.uint8), test.y
+    return np.ascontiguousarray(test.x.transpose(0, 2, 3, 1), dtype=np.uint8), test.y.astype(np.int64)
 
 
 def seen_in(images: NDArray[np.uint8], path: Path) -> NDArray[np.int64]:

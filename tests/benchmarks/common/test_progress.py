@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -36,6 +37,15 @@ def test_a_closed_round_is_one_line_of_eighty_columns_that_says_how_long_the_res
     assert lines == ["699/700: acc 98.7%, sparse 0.9512, down 10.0x, up 100.0x, 123 s; 0 s left"]
     # Minutes may take four more.
     assert len(lines[0]) <= 76
+
+
+def test_a_round_of_a_regression_shows_its_error_and_no_accuracy() -> None:
+    out = io.StringIO()
+    with LiveProgress(Console(file=out, width=80)) as progress:
+        progress.round_opened(round_number=699, rounds=700, cohort=("a",), learning_rate=0.5)
+        progress.round_closed(replace(CLOSED, test_accuracy=None, test_rmse=53.217))
+    assert "699/700: RMSE 53.22, sparse 0.9512," in out.getvalue()
+    assert "acc" not in out.getvalue()
 
 
 def test_a_round_that_goes_on_after_a_restart_knows_how_many_there_are() -> None:

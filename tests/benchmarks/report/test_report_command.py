@@ -15,10 +15,12 @@ from matplotlib.collections import QuadMesh
 
 from sparsyedge.benchmarks.report.command import main
 from sparsyedge.benchmarks.report.figures import FIGURES
+from sparsyedge.benchmarks.report.page import render_page
 from sparsyedge.benchmarks.report.plot import Plot
 from sparsyedge.benchmarks.report.run_data import ReportedRun, read_runs
 from sparsyedge.benchmarks.report.style import figure_style, run_looks
 from sparsyedge.coordinator.model.mask_files import MaskFiles
+from sparsyedge.coordinator.record.metrics import of_evaluation
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import AcceptedUpdate, ClosedRound, Store
 from sparsyedge.edge.errors import ConfigError, RunError
@@ -31,7 +33,13 @@ METRICS = {"regrown_global": 3.0, "l2_global": 1.0, "cosine_global": 0.9, "spars
 
 
 def make_run(
-    directory: Path, *, rounds: int = 3, joules: float | None = 2.0, name: str = "test", regrown: int | None = None
+    directory: Path,
+    *,
+    rounds: int = 3,
+    joules: float | None = 2.0,
+    name: str = "test",
+    regrown: int | None = None,
+    regression: bool = False,
 ) -> Path:
     store = Store.create(directory, name=name, fleet="lab", rounds=rounds, dense_bytes=1_000_000, config="")
     for number in range(1, rounds + 1):
@@ -40,13 +48,15 @@ def make_run(
             update = AcceptedUpdate(round=number, device=device, samples=10, sha256="", bytes=50_000, nonzeros=9)
             store.accept_update(update, make_report(number, joules, regrown))
         evaluation = Evaluation(accuracy=0.2 * number, loss=2.0 / number)
+        if regression:
+            evaluation = Evaluation(None, 2.0 / number, rmse=(2.0 / number) ** 0.5, r_squared=0.25 * number)
         closed = ClosedRound(
             round=number,
             model_id=f"model-{number}",
             seconds=10.0,
             global_sparsity=0.95,
             evaluation=evaluation,
-            metrics=METRICS,
+            metrics=METRICS | of_evaluation(evaluation),
         )
         store.close_round(closed)
         MaskFiles(directory, rounds=rounds).save(number, bytes([0b1111 >> number, 0b1010]))
@@ -86,6 +96,11 @@ def maps_in(plot: Plot) -> list[str]:
     return [title for axes in panels if (title := axes.get_title())]
 
 
+def points_in(plot: Plot) -> list[int]:
+    """How many points each run has in the first panel."""
+    return [np.asarray(line.get_xdata()).size for line in plot.figure.axes[0].lines]
+
+
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A run, and what the command printed about its report; drawing takes a second or two, so tests share it."""
@@ -113,6 +128,19 @@ def test_report_of_one_run_is_a_page_that_needs_no_other_file(single: tuple[Path
     assert page.count("data:image/png;base64,") == len(plots)
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "60.0%" in page
+
+
+def test_runs_of_classes_and_regressions_share_a_page(tmp_path: Path) -> None:
+    classes, errors = make_run(tmp_path / "classes"), make_run(tmp_path / "errors", regression=True)
+    runs = read_runs([classes, errors])
+    assert points_in(draw("accuracy", runs)) == [3, 0]
+    assert points_in(draw("error", runs)) == [0, 3]
+    page = render_page(runs, [])
+    assert "<th>accuracy</th><th>RMSE</th><th>R2</th>" in page
+    assert "<td>3 of 3</td><td>60.0%</td><td>-</td><td>-</td>" in page
+    assert "<td>3 of 3</td><td>-</td><td>0.8165</td><td>0.750</td>" in page
+    # A table of rounds has only the columns of its own run.
+    assert "<th>round</th><th>RMSE</th><th>R2</th><th>loss</th>" in page
 
 
 def test_json_names_what_was_written(single: tuple[Path, dict[str, Any]]) -> None:

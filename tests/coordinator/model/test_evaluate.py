@@ -7,12 +7,13 @@ from typing import cast
 import msgspec
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from sparsyedge.coordinator.model.evaluate import Evaluator, evaluation_samples, global_sparsity
-from sparsyedge.edge.data import Dataset, Samples
+from sparsyedge.coordinator.model.evaluate import Evaluator, evaluate_levels, evaluation_samples, global_sparsity
+from sparsyedge.coordinator.record.records import Evaluation
+from sparsyedge.edge.data import Dataset, Labels, Samples
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.eval_session import EvalSession
+from sparsyedge.edge.inference.losses import r_squared
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -29,7 +30,7 @@ class FakeSession:
     def unload(self) -> None:
         self.unloaded = True
 
-    def evaluate(self, x: FloatArray, y: NDArray[np.int64]) -> tuple[float, FloatArray]:
+    def evaluate(self, x: FloatArray, y: Labels) -> tuple[float, FloatArray]:
         self.batches.append(len(y))
         return float(len(y)), np.tile(np.array([1, 0], dtype=np.float32), (len(y), 1))
 
@@ -42,6 +43,43 @@ def test_accuracy_and_loss_are_means_over_samples_not_over_batches() -> None:
     assert session.batches == [50, 50, 20]
     assert evaluation.accuracy == 0.75
     assert evaluation.loss == pytest.approx((50 * 50 * 2 + 20 * 20) / 120)
+
+
+class LinearSession(FakeSession):
+    """Answers the sample itself, for a regression."""
+
+    def evaluate(self, x: FloatArray, y: Labels) -> tuple[float, FloatArray]:
+        self.batches.append(len(y))
+        return 0.0, x.reshape(len(x), -1)
+
+
+def test_a_regression_is_evaluated_by_its_errors_over_all_samples() -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((120, 2), dtype=np.float32) for _ in range(2))
+    evaluation = Evaluator(cast("EvalSession", LinearSession()), Samples(x, y))({})
+    assert (evaluation.accuracy, evaluation.by_class) == (None, ())
+    assert evaluation.loss == pytest.approx(((x - y) ** 2).mean(), rel=1e-5)
+    assert evaluation.rmse == pytest.approx(evaluation.loss**0.5)
+    assert evaluation.r_squared == pytest.approx(r_squared(x, y))
+
+
+def test_the_levels_of_a_regression_are_errors(manifest: Manifest, initial: State) -> None:
+    method = msgspec.structs.replace(manifest.method, sparsities=(0.9, 0.5))
+    found = evaluate_levels(
+        lambda state: Evaluation(None, 4.0, rmse=2.0), initial, msgspec.structs.replace(manifest, method=method)
+    )
+    assert found == {"rmse_at/0.5": 2.0, "rmse_at/0.9": 2.0}
+
+
+def test_a_regression_is_no_test_of_classes_and_the_other_way_round(manifest: Manifest) -> None:
+    x = np.zeros((2, 512, 1, 1), dtype=np.float32)
+    targets, labels = Samples(x, np.zeros(2, dtype=np.float32)), Samples(x, np.zeros(2, dtype=np.int64))
+    with pytest.raises(DataError, match="own has labels of float32, which is a regression, the model tells 4 classes"):
+        evaluation_samples(Dataset("own", targets, targets, 1), manifest)
+    floats = msgspec.structs.replace(manifest, sample_type="float32", classes=1, task="regression")
+    with pytest.raises(DataError, match="own has labels of int64, which are classes, the model is a regression"):
+        evaluation_samples(Dataset("own", labels, labels, 2), floats)
+    assert evaluation_samples(Dataset("own", targets, targets, 1), floats) is targets
 
 
 def test_global_sparsity_counts_exact_zeros_of_prunable_weights() -> None:

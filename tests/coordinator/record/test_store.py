@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from sparsyedge.coordinator.record import open_run
+from sparsyedge.coordinator.record.metrics import of_evaluation
+from sparsyedge.coordinator.record.metrics_csv import as_csv
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.schema import SCHEMA_VERSION
 from sparsyedge.coordinator.record.store import STORE_NAME, AcceptedUpdate, ClosedRound, Store
@@ -113,6 +117,29 @@ def test_a_round_that_was_not_evaluated_has_no_accuracy(filled: Path) -> None:
     with closing(Store.open(filled)) as store:
         store.close_round(closed(2, None))
         assert store.rounds()[1].test_accuracy is None
+
+
+def test_a_regression_has_errors_and_no_accuracy(filled: Path) -> None:
+    evaluation = Evaluation(None, 4.0, rmse=2.0, r_squared=0.5)
+    with closing(Store.open(filled)) as store:
+        store.close_round(replace(closed(2, evaluation), metrics=of_evaluation(evaluation)))
+        record = store.rounds()[1]
+    assert (record.test_accuracy, record.test_loss) == (None, 4.0)
+    assert (record.test_rmse, record.test_r_squared) == (2.0, 0.5)
+    assert record.quality == "RMSE 2, R2 0.500"
+
+
+def test_an_error_that_is_no_number_is_not_recorded_as_one(filled: Path) -> None:
+    evaluation = Evaluation(None, math.nan, rmse=math.nan)
+    with closing(Store.open(filled)) as store:
+        store.close_round(replace(closed(2, evaluation), metrics=of_evaluation(evaluation)))
+        record = store.rounds()[1]
+    assert (record.test_loss, record.test_rmse, record.test_r_squared) == (None, None, None)
+
+
+def test_runs_of_classes_have_no_columns_for_errors(filled: Path) -> None:
+    with closing(Store.open(filled)) as store:
+        assert "rmse" not in as_csv(store)
 
 
 def test_a_second_update_of_a_device_in_a_round_cannot_be_recorded(filled: Path) -> None:

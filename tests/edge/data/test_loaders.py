@@ -255,7 +255,22 @@ def test_a_device_may_have_one_class(tmp_path: Path) -> None:
             {"x_train": np.zeros((6, 28, 28, 1), dtype=np.float32)},
             r"looks like .*makes it 1 x 28 x 28",
         ),
-        ({"x_train": np.zeros((6, 28, 28), dtype=np.float32)}, r"x\[:, None\] makes it one channel"),
+        ({"x_train": np.zeros(6, dtype=np.float32)}, r"x of shape \(6,\); .*x\[:, None\] makes it one feature"),
+        ({"x_train": np.zeros((6, 1, 1, 2, 2, 2), dtype=np.float32)}, "with one to 4 axes for each sample"),
+        (
+            {"x_train": np.zeros((6, 28, 28), dtype=np.float32)},
+            r"shape \(28, 28\) and test samples of shape \(3, 5, 7\)",
+        ),
+        ({"x_train": np.zeros((6, 20), dtype=np.int64)}, "is int64; .*token ids cannot be trained on"),
+        ({"y_train": np.zeros(6, dtype=np.float32)}, "train labels of float32 and test labels of int64"),
+        (
+            {"y_train": np.full(6, np.nan, dtype=np.float32)},
+            "the target of sample 0 in the train part .* is nan, and 6",
+        ),
+        (
+            {"y_train": np.zeros((6, 2, 2), dtype=np.float32)},
+            r"shape \(6, 2, 2\); .*\(samples,\) or \(samples, outputs\)",
+        ),
         ({"x_train": np.zeros((6, 3, 5, 7))}, r"x_train .* is float64; allowed are .*with astype\('float32'\)"),
         ({"x_train": np.zeros((6, 5, 7, 3), dtype=np.int64)}, r"is int64; .*pixels of 0\.\.255 with astype\('uint8'\)"),
         ({"x_train": np.zeros((6, 3, 5, 7), dtype=np.float32)}, "type float32 and test samples of type uint8"),

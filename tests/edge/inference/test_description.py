@@ -55,7 +55,7 @@ def test_classes_that_nobody_named_are_called_by_their_numbers(
         ({"metadata_version": None}, "has no metadata of sparsyedge"),
         (
             {"metadata_version": "2" * 100},
-            "has metadata version '2{20}', this sparsyedge reads version 1",
+            "has metadata version '2{20}', this sparsyedge reads versions 1 to 2",
         ),
         ({"layout": None}, "has no metadata 'sparsyedge.layout'"),
         ({"layout": "sideways"}, "metadata that cannot be used"),

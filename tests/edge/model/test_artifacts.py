@@ -4,8 +4,10 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
-from sparsyedge.edge.compatibility import OURS
+from sparsyedge.edge.compatibility import OURS, Demand, Speaks, which_upgrade
+from sparsyedge.edge.data import Task
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.artifacts import (
     API_ROLES,
@@ -16,6 +18,7 @@ from sparsyedge.edge.model.artifacts import (
     amend_manifest,
     decode_manifest,
     encode_manifest,
+    needed_features,
 )
 from sparsyedge.edge.native import ABI_VERSION
 
@@ -129,6 +132,34 @@ def test_manifest_for_another_op_library_is_refused() -> None:
     assert f"ABI 1, this sparsyedge has ABI {ABI_VERSION}; it was made by an older one" in older
 
 
+def test_a_regression_is_written_into_the_manifest_and_classes_are_not() -> None:
+    classes = decode_manifest(msgspec.json.encode(manifest()), source="it")
+    regression = msgspec.structs.replace(classes, task="regression", classes=1)
+    assert classes.task == "classes"
+    assert b"task" not in encode_manifest(classes)
+    assert decode_manifest(encode_manifest(regression), source="it") == regression
+    assert (regression.form.task, regression.form.outputs) == ("regression", 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "task", "needs"),
+    [
+        ((3, 8, 8), "classes", UNSET),
+        ((3, 8, 8), "regression", ("regression",)),
+        ((10,), "classes", ("sample-shapes",)),
+        ((3, 128), "regression", ("regression", "sample-shapes")),
+    ],
+)
+def test_devices_that_know_only_classes_of_images_are_told_what_they_lack(
+    shape: tuple[int, ...], task: Task, needs: object
+) -> None:
+    assert needed_features(shape, task) == needs
+    older = Speaks(protocol=OURS.protocol, manifest=OURS.manifest)
+    reason = which_upgrade("pi", "sparsyedge 0.2.0", older, Demand(needs=needed_features(shape, task) or ()))
+    assert reason.startswith("upgrade sparsyedge on pi" if needs else "")
+    assert bool(reason) == bool(needs)
+
+
 def test_manifest_that_needs_an_unknown_feature_is_refused_before_the_rest_is_read() -> None:
     sentence = refuse({"version": MANIFEST_VERSION, "ops_abi": ABI_VERSION, "needs": ["tied-weights"]})
     assert "needs `tied-weights`, which this sparsyedge does not have; upgrade sparsyedge on this machine" in sentence
@@ -211,7 +242,16 @@ def test_bytes_that_are_no_manifest_are_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("width", 0), ("classes", -1), ("input_shape", [3, 32]), ("initial_model", "xyz"), ("max_epochs", 0)],
+    [
+        ("width", 0),
+        ("classes", -1),
+        ("input_shape", []),
+        ("input_shape", [3, 0]),
+        ("input_shape", [1, 3, 3, 3, 3]),
+        ("task", "guessing"),
+        ("initial_model", "xyz"),
+        ("max_epochs", 0),
+    ],
 )
 def test_field_out_of_bounds_is_refused(key: str, value: object) -> None:
     assert "not a valid manifest" in refuse({**manifest(), key: value})

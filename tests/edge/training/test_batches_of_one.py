@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from fixtures.forgetful import Forgetful
-from numpy.typing import NDArray
 
-from sparsyedge.edge.data import Samples
+from sparsyedge.edge.data import Labels, Samples
 from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
@@ -32,7 +31,7 @@ class CountingSession(Forgetful):
         return {}
 
     def train_step(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> float:
         self.batches.append(len(x))
         return 1.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from fixtures.forgetful import Forgetful
-from numpy.typing import NDArray
 
+from sparsyedge.edge.data import Labels
 from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
@@ -79,7 +79,7 @@ class RecordingSession(Forgetful):
         return dict(self._state)
 
     def train_step(
-        self, x: FloatArray, y: NDArray[np.int64], learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
     ) -> float:
         raise AssertionError("these tests prune and encode, they never train")
 
