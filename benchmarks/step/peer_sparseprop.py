@@ -26,7 +26,7 @@ import torch
 
 from sparsyedge.benchmarks.step.peers_torch import TorchStep, dense_model
 from sparsyedge.benchmarks.step.workload import Workload
-from sparsyedge.export.models import CifarResNet18
+from sparsyedge.export.zoo.resnet18 import CifarResNet18
 
 __all__ = ["SparsePropStep"]
 
