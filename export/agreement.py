@@ -30,7 +30,7 @@ from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.models import ModelSpec, build_model
-from sparsyedge.export.reference import ReferenceStep, reference_step
+from sparsyedge.export.reference import RELU6_LIMIT, ReferenceStep, reference_step
 from sparsyedge.export.rewrite import PRUNED_INPUT
 
 __all__ = ["Parity", "verify"]
@@ -286,7 +286,12 @@ class _GradientProbe:
         graph = onnx.load(artifacts.path("training"))
         nodes = graph.graph.node
         self._gradients = {p.name: f"{p.name}_grad" for p in artifacts.manifest.parameters if p.trainable}
-        self._relus = [node.output[0] for node in nodes if node.op_type == "Relu"]
+        # ReLU6 is a Clip; it passes the gradient between its limits.
+        self._relus = {
+            node.output[0]: math.inf if node.op_type == "Relu" else RELU6_LIMIT
+            for node in nodes
+            if node.op_type in ("Relu", "Clip")
+        }
         kept = [node.output[0] for node in nodes if node.op_type == "PruneActivation"]
         self._kept = {name.removesuffix(PRUNED_INPUT): name for name in kept if name.endswith(PRUNED_INPUT)}
         self._manifest = artifacts.manifest
@@ -308,7 +313,7 @@ class _GradientProbe:
         inputs = {each.name: feeds[each.name] for each in self._session.get_inputs()}
         values = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
         choices = _Choices(
-            relu_signs=[values[output] > 0 for output in self._relus],
+            relu_signs=[(values[output] > 0) & (values[output] < cap) for output, cap in self._relus.items()],
             kept_activations={weight: values[output] != 0 for weight, output in self._kept.items()},
         )
         return {name: values[gradient] for name, gradient in self._gradients.items()}, choices

@@ -13,6 +13,8 @@ from torch import nn
 from sparsyedge.edge.data import Form
 from sparsyedge.edge.data.form import SampleType
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.export.zoo.ds_cnn import DsCnn
+from sparsyedge.export.zoo.mobilenet_v2 import MobileNetV2
 from sparsyedge.export.zoo.resnet18 import CalmResNet18, CifarResNet18, StandardResNet18
 
 __all__ = ["MODELS", "ModelSpec", "build_model", "model_for", "prunable_names"]
@@ -43,6 +45,8 @@ class ModelSpec:
 MODELS: Mapping[str, Callable[[ModelSpec], nn.Module]] = {
     "resnet18": CifarResNet18,
     "resnet18-7x7": StandardResNet18,
+    "mobilenet_v2": MobileNetV2,
+    "ds_cnn": DsCnn,
     "resnet18-calm": CalmResNet18,
 }
 
