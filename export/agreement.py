@@ -120,7 +120,7 @@ class _Comparison:
 
     def step(self, parity: Parity, *, pruned: bool) -> Parity:
         """Take one step on both sides from the same start; a batch with other choices only counts as drawn."""
-        state = self._pruned_start() if pruned else self._dense
+        state = self._pruned_start() if pruned else self._untrivial(self._dense)
         x, y = self._draw_batch()
         reference = self._reference_step(state, x, y)
         gradients, choices = self._probe.run(state, x, y)
@@ -137,7 +137,8 @@ class _Comparison:
         if not worst.error <= TOLERANCE:
             exact = self._exact_gradients(state, x, y)
             allowed = _rounding(reference, exact)
-            gradient = _Difference.of("gradient of ", *_without_vanishing(exact, gradients, reference.gradients))
+            decay = {name: self._manifest.method.weight_decay * state[name] for name in exact}
+            gradient = _Difference.of("gradient of ", *_without_vanishing(exact, decay, gradients, reference.gradients))
             worst = max(losses, gradient, update, key=lambda each: _rank(each.error))
         if not worst.error <= allowed:
             self.advice = (
@@ -193,7 +194,15 @@ class _Comparison:
     def _pruned_start(self) -> State:
         """Weights pruned at least to the target; statistics and affine parameters away from their trivial values."""
         sparsity = max(self._manifest.method.sparsity, LEAST_SPARSITY)
-        state = prune_global(self._dense, self._manifest.prunable, sparsity)
+        return self._untrivial(prune_global(self._dense, self._manifest.prunable, sparsity))
+
+    def _untrivial(self, start: State) -> State:
+        """The state with other statistics and affine parameters.
+
+        With the initial ones, ReLU and a depthwise convolution keep the scale of a channel, which the next BatchNorm
+        takes away: the gradient of the scale is rounding alone.
+        """
+        state = dict(start)
         for parameter in self._manifest.parameters:
             if not parameter.prunable:
                 noise = self._rng.uniform(0.5, 1.5, parameter.shape).astype(np.float32)
@@ -211,16 +220,17 @@ def _rounding(single: ReferenceStep, exact: Gradients) -> float:
     return min(max(TOLERANCE, ROUNDING_FACTOR * own), MOST_ROUNDING)
 
 
-def _without_vanishing(exact: Gradients, *sides: Gradients) -> tuple[Gradients, ...]:
-    """Both sides without tensors that are pure rounding noise: zero in float64, small on either side.
+def _without_vanishing(exact: Gradients, decay: Gradients, *sides: Gradients) -> tuple[Gradients, ...]:
+    """Both sides without tensors that are pure rounding noise: zero in float64 but for weight decay, small elsewhere.
 
+    Such is the gradient of any shift that reaches another BatchNorm through convolutions alone.
     The noise depends on the machine's vector width; we have seen up to 4e-6 of the largest tensor.
     """
     largest = max(_norm(value) for value in exact.values())
     gone = {
         name
         for name, value in exact.items()
-        if _norm(value) <= VANISHING * largest and all(_norm(side[name]) <= MOST_ROUNDING * largest for side in sides)
+        if _norm(value - decay[name]) <= VANISHING * largest and all(_norm(side[name] - decay[name]) <= MOST_ROUNDING * largest for side in sides)
     }
     return tuple({name: value for name, value in side.items() if name not in gone} for side in sides)
 

@@ -19,20 +19,21 @@ KERNEL, STRIDE, PADDING = (10, 4), 2, (5, 1)
 class DsCnn(nn.Module):
     """For spectrograms, such as 1 x 49 x 10 (MLPerf Tiny) or 1 x 40 x 98; `width` channels everywhere.
 
-    Differs from MLPerf Tiny: 5 rows of zeros on both sides of the time axis instead of 4 and 5, and no dropout.
+    Differs from MLPerf Tiny: 5 rows of zeros on both sides of the first axis instead of 4 and 5; no dropout; and no bias
+    in the convolutions, because the BatchNorm behind them takes it away again.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         width = spec.width
-        self.stem = _Layer(nn.Conv2d(spec.input_shape[0], width, KERNEL, STRIDE, PADDING))
+        self.stem = _Layer(nn.Conv2d(spec.input_shape[0], width, KERNEL, STRIDE, PADDING, bias=False))
         self.blocks = nn.Sequential(
             *(
                 layer
                 for _ in range(BLOCKS)
                 for layer in (
-                    _Layer(nn.Conv2d(width, width, 3, padding=1, groups=width)),
-                    _Layer(nn.Conv2d(width, width, 1)),
+                    _Layer(nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)),
+                    _Layer(nn.Conv2d(width, width, 1, bias=False)),
                 )
             )
         )
@@ -45,7 +46,7 @@ class DsCnn(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A convolution with bias, BatchNorm and ReLU."""
+    """A convolution, BatchNorm and ReLU."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
