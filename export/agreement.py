@@ -32,8 +32,9 @@ from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.onnx_runtime import training_api
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.models import ModelSpec, build_model
-from sparsyedge.export.reference import ReferenceStep, reference_step
+from sparsyedge.export.reference import RELU6_LIMIT, ReferenceStep, reference_step
 from sparsyedge.export.rewrite import PRUNED_INPUT
+from sparsyedge.export.training_agreement import STEPS as TRAINING_STEPS
 from sparsyedge.export.training_agreement import verify_training
 
 __all__ = ["Parity", "verify"]
@@ -148,7 +149,7 @@ class _Comparison:
 
     def plain_step(self, session: SparseSession, *, pruned: bool) -> Parity:
         """Take one step of the plain graph and one in torch from the same start; returns how far they are apart."""
-        state = self._pruned_start() if pruned else self._dense
+        state = self._pruned_start() if pruned else self._untrivial(self._dense)
         x, y = self._draw_batch()
         reference = self._reference_step(state, x, y)
         session.load(state)
@@ -167,7 +168,7 @@ class _Comparison:
         worst = verify_training(
             session, self._model, self._manifest, self._pruned_start(), self._draw_batch, learning_rate=rate
         )
-        return Parity(loss=worst, updated=worst, plain=worst, steps=OPTIMIZER_STEPS, batches=OPTIMIZER_STEPS)
+        return Parity(loss=worst, gradient=worst, updated=worst, plain=worst, steps=TRAINING_STEPS)
 
     def _draw_batch(self) -> tuple[FloatArray, NDArray[np.int64]]:
         x = self._rng.standard_normal((BATCH, *self._manifest.input_shape), dtype=np.float32)
@@ -185,7 +186,15 @@ class _Comparison:
     def _pruned_start(self) -> State:
         """Weights pruned at least to the target; statistics and affine parameters away from their trivial values."""
         sparsity = max(self._manifest.method.sparsity, LEAST_SPARSITY)
-        state = prune_global(self._dense, self._manifest.prunable, sparsity)
+        return self._untrivial(prune_global(self._dense, self._manifest.prunable, sparsity))
+
+    def _untrivial(self, start: State) -> State:
+        """The state with other statistics and affine parameters.
+
+        With the initial ones, ReLU and a depthwise convolution keep the scale of a channel, which the next BatchNorm
+        takes away: the gradient of the scale is rounding alone.
+        """
+        state = dict(start)
         for parameter in self._manifest.parameters:
             if not parameter.prunable:
                 noise = self._rng.uniform(0.5, 1.5, parameter.shape).astype(np.float32)
@@ -205,7 +214,7 @@ class _ApiComparison(_Comparison):
 
     def step(self, parity: Parity, *, pruned: bool) -> Parity:
         """Take one step on both sides from the same start; a batch with other choices only counts as drawn."""
-        state = self._pruned_start() if pruned else self._dense
+        state = self._pruned_start() if pruned else self._untrivial(self._dense)
         x, y = self._draw_batch()
         reference = self._reference_step(state, x, y)
         gradients, choices = self._probe.run(state, x, y)
@@ -222,7 +231,8 @@ class _ApiComparison(_Comparison):
         if not worst.error <= TOLERANCE:
             exact = self._exact_gradients(state, x, y)
             allowed = _rounding(reference, exact)
-            gradient = _Difference.of("gradient of ", *_without_vanishing(exact, gradients, reference.gradients))
+            decay = {name: self._manifest.method.weight_decay * state[name] for name in exact}
+            gradient = _Difference.of("gradient of ", *_without_vanishing(exact, decay, gradients, reference.gradients))
             worst = max(losses, gradient, update, key=lambda each: _rank(each.error))
         if not worst.error <= allowed:
             self.advice = (
@@ -263,16 +273,18 @@ def _rounding(single: ReferenceStep, exact: Gradients) -> float:
     return min(max(TOLERANCE, ROUNDING_FACTOR * own), MOST_ROUNDING)
 
 
-def _without_vanishing(exact: Gradients, *sides: Gradients) -> tuple[Gradients, ...]:
-    """Both sides without tensors that are pure rounding noise: zero in float64, small on either side.
+def _without_vanishing(exact: Gradients, decay: Gradients, *sides: Gradients) -> tuple[Gradients, ...]:
+    """Both sides without tensors that are pure rounding noise: zero in float64 but for weight decay, small elsewhere.
 
+    Such is the gradient of any shift that reaches another BatchNorm through convolutions alone.
     The noise depends on the machine's vector width; we have seen up to 4e-6 of the largest tensor.
     """
     largest = max(_norm(value) for value in exact.values())
     gone = {
         name
         for name, value in exact.items()
-        if _norm(value) <= VANISHING * largest and all(_norm(side[name]) <= MOST_ROUNDING * largest for side in sides)
+        if _norm(value - decay[name]) <= VANISHING * largest
+        and all(_norm(side[name] - decay[name]) <= MOST_ROUNDING * largest for side in sides)
     }
     return tuple({name: value for name, value in side.items() if name not in gone} for side in sides)
 
@@ -338,7 +350,12 @@ class _GradientProbe:
         graph = onnx.load(artifacts.path("training"))
         nodes = graph.graph.node
         self._gradients = {p.name: f"{p.name}_grad" for p in artifacts.manifest.parameters if p.trainable}
-        self._relus = [node.output[0] for node in nodes if node.op_type == "Relu"]
+        # ReLU6 is a Clip; it passes the gradient between its limits.
+        self._relus = {
+            node.output[0]: math.inf if node.op_type == "Relu" else RELU6_LIMIT
+            for node in nodes
+            if node.op_type in ("Relu", "Clip")
+        }
         kept = [node.output[0] for node in nodes if node.op_type == "PruneActivation"]
         self._kept = {name.removesuffix(PRUNED_INPUT): name for name in kept if name.endswith(PRUNED_INPUT)}
         self._manifest = artifacts.manifest
@@ -360,7 +377,7 @@ class _GradientProbe:
         inputs = {each.name: feeds[each.name] for each in self._session.get_inputs()}
         values = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
         choices = _Choices(
-            relu_signs=[values[output] > 0 for output in self._relus],
+            relu_signs=[(values[output] > 0) & (values[output] < cap) for output, cap in self._relus.items()],
             kept_activations={weight: values[output] != 0 for weight, output in self._kept.items()},
         )
         return {name: values[gradient] for name, gradient in self._gradients.items()}, choices

@@ -21,6 +21,7 @@ from sparsyedge.edge.tensors import State
 from sparsyedge.export.models import prunable_names
 
 __all__ = [
+    "RELU6_LIMIT",
     "Choices",
     "ReferenceStep",
     "backward",
@@ -34,6 +35,8 @@ __all__ = [
     "reference_step",
     "reparametrise",
 ]
+
+RELU6_LIMIT = 6.0
 
 
 @dataclass
@@ -261,6 +264,18 @@ def _keep_from(x: Tensor, threshold: float) -> Tensor:
     return torch.where(x.abs() >= threshold, x, torch.zeros_like(x))
 
 
+RECTIFIERS = (torch.relu, functional.relu, functional.relu6, functional.hardtanh)
+
+
+def _passes(
+    func: Callable[..., Any], y: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """Where a rectifier passes the gradient; the limits are hardtanh's, and the rest of its signature."""
+    if func is functional.hardtanh:
+        return (y > min_val) & (y < max_val)
+    return (y > 0) & (y < RELU6_LIMIT) if func is functional.relu6 else y > 0
+
+
 class _MethodMode(TorchFunctionMode):
     """Gives the layers of the named weights (by tensor `id`) the method's backward; records signs and masks."""
 
@@ -275,9 +290,9 @@ class _MethodMode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.relu:
+        if func in RECTIFIERS:
             output = func(*args, **kwargs)
-            self.choices.relu_signs.append(output.detach() > 0)
+            self.choices.relu_signs.append(_passes(func, output.detach(), *args[1:], **kwargs))
             return output
         if func in (torch.conv2d, functional.linear) and id(args[1]) in self._weights:
             return self._layer(func, *args, **kwargs)

@@ -15,7 +15,7 @@ from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.step.contestants import CONTESTANTS, OURS, Variant, open_contestants
 from sparsyedge.benchmarks.step.measure import Timing, compare_losses, measure
 from sparsyedge.benchmarks.step.memory import peak_mb
-from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
+from sparsyedge.benchmarks.step.profiles import PROFILES, everywhere, global_sparsity, mask, profile_state
 from sparsyedge.benchmarks.step.tables import StepResult, as_json, print_result
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.commands.arguments import Parser
@@ -30,6 +30,8 @@ PEERS = tuple(name for name in CONTESTANTS if name != OURS)
 OF_THE_METHOD = (OURS, "ort_stock", "torch_sparsyfed")
 BETA = 1.25
 PHASE_STEPS = 5
+USUAL_DATA = {"ds_cnn": "speech_commands_mel"}
+"""By model; all others get CIFAR-10's images."""
 
 
 def main(argv: list[str]) -> int:
@@ -63,7 +65,7 @@ def _run(arguments: argparse.Namespace, names: Sequence[str], workload: Workload
     contestants.clear()
     medians = {name: timings[best[name]].median_ms if name in best else None for name in names}
     return StepResult(
-        profile=arguments.profile,
+        profile=_workload_name(arguments),
         threads=arguments.threads,
         isa=instruction_set(),
         global_sparsity=global_sparsity(workload.state, workload.artifacts.manifest.prunable),
@@ -84,15 +86,33 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
     from sparsyedge.export.build import build_artifacts, state_of
     from sparsyedge.export.models import ModelSpec, build_model, prunable_names
 
-    spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["cifar10"].form)
+    spec = ModelSpec.for_data(arguments.model, arguments.width, DATASETS[_dataset(arguments)].form)
     model = build_model(spec, beta=BETA, seed=arguments.seed)
     initial = state_of(model)
-    state = profile_state(arguments.profile, initial, sorted(prunable_names(model)), seed=arguments.seed)
+    prunable = sorted(prunable_names(model))
+    if arguments.sparsity is None:
+        state = profile_state(arguments.profile, initial, prunable, seed=arguments.seed)
+    else:
+        state = mask(initial, prunable, everywhere(arguments.sparsity), seed=arguments.seed)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
     # `sparsyedge export` checks the graphs against torch; here we compare losses instead.
     artifacts, _ = build_artifacts(spec, method, folder, seed=arguments.seed, check=lambda artifacts: None)
     batch = {"batch": arguments.batch, "threads": arguments.threads, "seed": arguments.seed}
     return Workload.draw(artifacts, state, **batch), initial
+
+
+def _dataset(arguments: argparse.Namespace) -> str:
+    """The data set whose form the model gets: the named one, or the usual one for it."""
+    name: str = arguments.dataset or USUAL_DATA.get(arguments.model, "cifar10")
+    if name not in DATASETS:
+        raise ConfigError(f"no data set {name!r}; there are: {', '.join(DATASETS)}")
+    return name
+
+
+def _workload_name(arguments: argparse.Namespace) -> str:
+    if arguments.sparsity is None:
+        return str(arguments.profile)
+    return f"{arguments.model}, {arguments.sparsity:.1%} of each layer"
 
 
 def _fastest(timings: dict[Variant, Timing], notes: list[str]) -> dict[str, Variant]:
@@ -136,15 +156,25 @@ def _peers(text: str) -> list[str]:
     return [name for name in PEERS if name in names]
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share of zeros, from 0 to below 1")
+    return value
+
+
 def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge bench step",
-        description="Time one SGD step of ResNet-18 on 32x32 images in fp32, ours and its peers in turns.",
+        description="Time one SGD step of a model in fp32, ours and its peers in turns.",
         epilog="SPARSYEDGE_FORCE_ISA=avx2 holds our ops and torch to AVX2.",
     )
     add = parser.add_argument
     profiles = ", ".join(PROFILES)
     add("--profile", default="trained95", help=f"{profiles}, or an .npz file with a state (default: %(default)s)")
+    add("--model", default="resnet18", help="one of the zoo's; the named profiles are ResNet-18's (default: %(default)s)")
+    add("--sparsity", type=_share, help="instead of a profile: random zeros, this share of every prunable weight")
+    add("--dataset", help="a data set whose shape the model gets (default: cifar10; ds_cnn: speech_commands_mel)")
     add("--threads", type=positive, default=1, help="of every contestant (default: %(default)s)")
     add("--steps", type=positive, default=20, help="measured per contestant (default: %(default)s)")
     add("--peers", default=",".join(PEERS), help="which of %(default)s, separated by commas (default: all)")

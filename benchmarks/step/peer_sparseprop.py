@@ -23,10 +23,10 @@ import time
 from typing import cast
 
 import torch
+from torch import nn
 
 from sparsyedge.benchmarks.step.peers_torch import TorchStep, dense_model
 from sparsyedge.benchmarks.step.workload import Workload
-from sparsyedge.export.models import CifarResNet18
 
 __all__ = ["SparsePropStep"]
 
@@ -44,7 +44,7 @@ class SparsePropStep(TorchStep):
         super().__init__(workload, min(choices, key=lambda model: _trial_s(workload, model)))
 
 
-def _swapped(workload: Workload) -> CifarResNet18:
+def _swapped(workload: Workload) -> nn.Module:
     """The plain model after SparseProp's own choice of layers, which it also prints."""
     try:
         # After torch, always: SparseProp then shares torch's OpenMP, and with it the number of threads.
@@ -53,10 +53,10 @@ def _swapped(workload: Workload) -> CifarResNet18:
         raise ImportError(f"{error}; `pip install --no-build-isolation sparseprop` builds it, with pybind11") from error
     with contextlib.redirect_stdout(io.StringIO()):
         model = sparseprop.swap_modules_with_sparse(dense_model(workload), workload.x.shape, inplace=True)
-    return cast("CifarResNet18", model)
+    return cast("nn.Module", model)
 
 
-def _trial_s(workload: Workload, model: CifarResNet18) -> float:
+def _trial_s(workload: Workload, model: nn.Module) -> float:
     """The shortest of a few steps, taken on a copy so that the model itself still starts from the workload's state."""
     contestant = TorchStep(workload, copy.deepcopy(model))
     seconds = []

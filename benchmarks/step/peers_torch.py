@@ -18,23 +18,24 @@ from torch.nn import functional
 
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
 from sparsyedge.edge.tensors import State
-from sparsyedge.export.models import MODELS, BasicBlock, CifarResNet18, ModelSpec, prunable_names
+from sparsyedge.export.models import ModelSpec, build_model, prunable_names
+from sparsyedge.export.zoo.resnet18 import BasicBlock, CifarResNet18
 
 __all__ = ["DenseStep", "SparsyFedStep", "TorchStep", "dense_model", "sparsyfed_model"]
 
 
 Pair = tuple[int, int]
-# Dilation, not transposed, output padding, groups: what aten wants to know of a convolution beside stride and padding.
-PLAIN = ((1, 1), False, (0, 0), 1)
+# Dilation, not transposed, output padding: what aten wants to know of a convolution beside stride, padding and groups.
+PLAIN = ((1, 1), False, (0, 0))
 # A rank in a sample of 4,096 is off by 32 at most (one standard deviation): five of them miss practically never.
 SAMPLE = 4096
 MARGIN = 160
 
 
 class TorchStep:
-    """One SGD step of a ResNet in torch, weight decay included."""
+    """One SGD step of a model in torch, weight decay included."""
 
-    def __init__(self, workload: Workload, model: CifarResNet18, *, layout: str = "nchw") -> None:
+    def __init__(self, workload: Workload, model: nn.Module, *, layout: str = "nchw") -> None:
         torch.set_num_threads(workload.threads)
         memory_format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
         # mypy has no overload of `to` with a memory format alone; torch documents it.
@@ -67,7 +68,7 @@ class SparsyFedStep(TorchStep):
         super().__init__(workload, sparsyfed_model(workload), layout=variant)
 
 
-def dense_model(workload: Workload) -> CifarResNet18:
+def dense_model(workload: Workload) -> nn.Module:
     """A plain model whose weights are the powers theta: it computes what the re-parametrised models compute."""
     beta = workload.artifacts.manifest.method.beta
     state = dict(workload.state)
@@ -76,7 +77,7 @@ def dense_model(workload: Workload) -> CifarResNet18:
     return _model(workload, state)
 
 
-def sparsyfed_model(workload: Workload) -> CifarResNet18:
+def sparsyfed_model(workload: Workload) -> nn.Module:
     """The model with the method's layers in place of torch's."""
     model = _model(workload, workload.state)
     beta = workload.artifacts.manifest.method.beta
@@ -89,12 +90,16 @@ def sparsyfed_model(workload: Workload) -> CifarResNet18:
     return model
 
 
-def forward(model: CifarResNet18, x: Tensor) -> Tensor:
+def forward(model: nn.Module, x: Tensor) -> Tensor:
     """The logits; like the model's own forward, but in place wherever the backward pass allows it."""
+    logits: Tensor
+    if not isinstance(model, CifarResNet18):
+        logits = model(x)
+        return logits
     x = model.bn1(model.conv1(x)).relu_()
     for block in itertools.chain(model.layer1, model.layer2, model.layer3, model.layer4):
         x = _block(cast("BasicBlock", block), x)
-    logits: Tensor = model.fc(x.mean((2, 3)))
+    logits = model.fc(x.mean((2, 3)))
     return logits
 
 
@@ -105,10 +110,13 @@ def _block(block: BasicBlock, x: Tensor) -> Tensor:
     return output.relu_()
 
 
-def _model(workload: Workload, state: State) -> CifarResNet18:
+def _model(workload: Workload, state: State) -> nn.Module:
     manifest = workload.artifacts.manifest
-    model = MODELS[manifest.model](ModelSpec(manifest.model, manifest.width, manifest.classes, manifest.input_shape))
-    assert isinstance(model, CifarResNet18)
+    spec = ModelSpec(manifest.model, manifest.width, manifest.classes, manifest.input_shape)
+    model = build_model(spec, beta=manifest.method.beta, seed=manifest.seed)
+    for module in model.modules():
+        if isinstance(module, nn.ReLU | nn.ReLU6):
+            module.inplace = True
     # The only tensors that a state lacks are BatchNorm's batch counters.
     model.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in state.items()}, strict=False)
     return model.train()
@@ -122,13 +130,13 @@ class SparsyConv(nn.Module):
 
     def __init__(self, layer: nn.Conv2d, beta: float) -> None:
         super().__init__()
-        self.weight = layer.weight
-        self._geometry = (layer.stride, layer.padding)
+        self.weight, self.bias = layer.weight, layer.bias
+        self._geometry = (layer.stride, layer.padding, layer.groups)
         self._beta = beta
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = _Conv.apply(x, self.weight, self._beta, *self._geometry)  # type: ignore[no-untyped-call]
-        return y
+        return y if self.bias is None else y + self.bias.reshape(-1, 1, 1)
 
 
 class SparsyLinear(nn.Module):
@@ -146,21 +154,21 @@ class SparsyLinear(nn.Module):
 
 class _Conv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, beta: float, stride: Pair, padding: Pair) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, beta: float, stride: Pair, padding: Pair, groups: int) -> Tensor:
         slope = w.abs().pow_(beta - 1)
         theta = w * slope
         ctx.save_for_backward(prune(x, w), theta, slope)
-        ctx.beta, ctx.stride, ctx.padding = beta, stride, padding
-        return torch.conv2d(x, theta, None, stride, padding)
+        ctx.beta, ctx.geometry = beta, (stride, padding, *PLAIN, groups)
+        return torch.conv2d(x, theta, None, stride, padding, groups=groups)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         pruned, theta, slope = ctx.saved_tensors
         # The gradient of the input does not depend on the input: one call serves both gradients.
         dx, dtheta, _ = torch.ops.aten.convolution_backward(
-            dy, pruned, theta, None, ctx.stride, ctx.padding, *PLAIN, (ctx.needs_input_grad[0], True, False)
+            dy, pruned, theta, None, *ctx.geometry, (ctx.needs_input_grad[0], True, False)
         )
-        return dx, dtheta.mul_(slope).mul_(ctx.beta), None, None, None
+        return dx, dtheta.mul_(slope).mul_(ctx.beta), None, None, None, None
 
 
 class _Linear(torch.autograd.Function):

@@ -11,7 +11,7 @@ import numpy as np
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
-__all__ = ["PROFILES", "global_sparsity", "mask", "profile_state", "sparsity_of"]
+__all__ = ["PROFILES", "everywhere", "global_sparsity", "mask", "profile_state", "sparsity_of"]
 
 # Measured on a SparsyFed model trained to 95 % (width 64, CIFAR-10).
 TRAINED95 = {
@@ -51,6 +51,11 @@ PROFILES: Mapping[str, Mapping[str, float]] = {
     "uniform99": _uniform(0.99),
 }
 """By profile: the share of zeros by prefix of the layer's name."""
+
+
+def everywhere(sparsity: float) -> dict[str, float]:
+    """The same share of zeros in every prunable weight of any model."""
+    return {"": sparsity}
 
 
 def profile_state(profile: str, initial: State, prunable: Iterable[str], *, seed: int) -> State:

@@ -8,7 +8,7 @@ from sparsyedge.edge.errors import ArtifactError
 
 __all__ = ["ABI_VERSION", "OP_DOMAIN", "codec_path", "library_path"]
 
-ABI_VERSION: int = 6
+ABI_VERSION: int = 7
 """In every manifest. Raise it when an op's inputs, outputs or results change."""
 
 OP_DOMAIN = "sparsyedge"

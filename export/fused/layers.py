@@ -1,12 +1,13 @@
 """Reads a forward graph as a list of layers, from which step.py writes the sparse step.
 
-It understands only what our kernels support: 2-d convolutions without bias, BatchNorm with residual addition and ReLU,
-pooling, and a linear layer at the end. It refuses anything else by name.
+It understands only what our kernels support: 2-d convolutions with or without bias and groups, BatchNorm with residual
+addition and ReLU or ReLU6, pooling, and a linear layer at the end. It refuses anything else by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from sparsyedge.edge.errors import ArtifactError
 __all__ = ["Bias", "Conv", "Layer", "MaxPool", "MeanPool", "Network", "Norm", "read_network"]
 
 Plane = tuple[int, int]
+MAX_STRIDE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +35,33 @@ class Conv:
     channels_out: int
     kernel: Plane
     stride: int
-    pad: int
+    pad: Plane
     plane_in: Plane
     plane_out: Plane
+    groups: int = 1
     halo_in: int = 0
+    halo_out: int = 0
+    """Rings of zeros around the gradient of the output."""
     needs_input_gradient: bool = True
     linear: bool = False
 
     @property
-    def halo_out(self) -> int:
-        """Rings of zeros around the output; they save the input gradient any border code."""
-        return max(self.kernel) // 2
+    def gradient_reach(self) -> int:
+        """How far outside the output's plane the input gradient reads; zeros there save it any border code."""
+        if not self.needs_input_gradient:
+            return 0
+        axes = zip(self.kernel, self.pad, self.plane_in, self.plane_out, strict=True)
+        return max(_reach(self.stride, *axis) for axis in axes)
+
+    @property
+    def weights_per_row(self) -> int:
+        """Weights of one output channel."""
+        return self.channels_in // self.groups * math.prod(self.kernel)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
-    """BatchNorm, then an optional residual addition, then an optional ReLU."""
+    """BatchNorm, then an optional residual addition, then an optional ReLU, which may have an upper limit."""
 
     x: str
     y: str
@@ -61,6 +74,7 @@ class Norm:
     """The weight of the new value, as in torch."""
     residual: str | None
     relu: bool
+    cap: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +174,13 @@ class _Reader:
         for at, node in enumerate(self._nodes):
             if at not in self._absorbed:
                 self._read_node(at, node)
-        layers = self._with_halos()
-        halos, gradient_halos = _halos(layers), _gradient_halos(layers)
+        halos, gradient_halos = _halos(self._layers)
+        layers = tuple(
+            dataclasses.replace(layer, halo_in=halos.get(layer.x, 0), halo_out=gradient_halos.get(layer.y, 0))
+            if isinstance(layer, Conv)
+            else layer
+            for layer in self._layers
+        )
         vectors = {name: dims[0] for name, dims in self._weights.items() if len(dims) == 1 and name in _vectors(layers)}
         return Network(layers, self._input_shape, self._planes, halos, gradient_halos, vectors)
 
@@ -173,7 +192,7 @@ class _Reader:
                 self._read_norm(at, node)
             case "MaxPool":
                 self._read_max_pool(node)
-            case "ReduceMean" | "GlobalAveragePool":
+            case "ReduceMean" | "GlobalAveragePool" | "AveragePool":
                 self._read_mean(node)
             case "Flatten" | "Identity":
                 self._alias[node.output[0]] = self._tensor(node.input[0])
@@ -186,32 +205,43 @@ class _Reader:
 
     def _read_conv(self, node: onnx.NodeProto) -> None:
         attributes = _attributes(node)
-        strides, pads = set(attributes.get("strides", [1])), set(attributes.get("pads", [0]))
-        plain = attributes.get("group", 1) == 1 and set(attributes.get("dilations", [1])) == {1}
-        if len(node.input) != 2 or len(strides) != 1 or len(pads) != 1 or not plain:
-            raise self._unknown(node, "a convolution with bias, groups, dilation or uneven strides or padding")
+        if len(self._weights[node.input[1]]) != 4:
+            raise self._unknown(node, "a convolution that is not 2-d")
+        strides = set(attributes.get("strides", [1]))
+        top, left, bottom, right = attributes.get("pads", [0, 0, 0, 0])
+        even = len(strides) == 1 and max(strides) <= MAX_STRIDE and (top, left) == (bottom, right)
+        if not even or set(attributes.get("dilations", [1])) != {1}:
+            raise self._unknown(
+                node, f"a convolution with dilation, strides other than 1 or {MAX_STRIDE} both ways, or uneven padding"
+            )
+        groups = attributes.get("group", 1)
         channels_out, channels_in, height, width = self._weights[node.input[1]]
+        biased = len(node.input) == 3
         x, y = self._tensor(node.input[0]), node.output[0]
-        self._planes[y] = self._plane(y)
+        product = f"{y}.product" if biased else y
+        self._planes[y] = self._planes[product] = self._plane(y)
         self._layers.append(
             Conv(
                 x=x,
-                y=y,
+                y=product,
                 weight=node.input[1],
-                channels_in=channels_in,
+                channels_in=channels_in * groups,
                 channels_out=channels_out,
                 kernel=(height, width),
                 stride=strides.pop(),
-                pad=pads.pop(),
+                pad=(top, left),
                 plane_in=self._planes[x],
                 plane_out=self._planes[y],
+                groups=groups,
                 needs_input_gradient=bool(self._layers),
             )
         )
+        if biased:
+            self._layers.append(Bias(x=product, y=y, bias=node.input[2]))
 
     def _read_norm(self, at: int, node: onnx.NodeProto) -> None:
         attributes = _attributes(node)
-        y, residual, relu = node.output[0], None, False
+        y, residual = node.output[0], None
         addition = self._only_consumer(y, "Add")
         if addition is not None:
             other = next(name for name in self._nodes[addition].input if name != y)
@@ -219,9 +249,12 @@ class _Reader:
             if self._position.get(other, -1) < at:
                 residual, y = self._tensor(other), self._nodes[addition].output[0]
                 self._absorbed.add(addition)
+        cap = math.inf
         rectifier = self._only_consumer(y, "Relu")
+        if rectifier is None:
+            rectifier, cap = self._capped_relu(y)
         if rectifier is not None:
-            relu, y = True, self._nodes[rectifier].output[0]
+            y = self._nodes[rectifier].output[0]
             self._absorbed.add(rectifier)
         x = self._tensor(node.input[0])
         self._planes[y] = self._planes[x]
@@ -236,9 +269,23 @@ class _Reader:
                 epsilon=attributes.get("epsilon", 1e-5),
                 momentum=1 - attributes.get("momentum", 0.9),
                 residual=residual,
-                relu=relu,
+                relu=rectifier is not None,
+                cap=cap,
             )
         )
+
+    def _capped_relu(self, tensor: str) -> tuple[int | None, float]:
+        """The node that clips the tensor to at least 0, as ReLU6 does, and its upper limit."""
+        at = self._only_consumer(tensor, "Clip")
+        limits = [self._scalar(name) for name in self._nodes[at].input[1:]] if at is not None else []
+        return (at, limits[1]) if len(limits) == 2 and limits[0] == 0 and limits[1] > 0 else (None, math.inf)
+
+    def _scalar(self, name: str) -> float:
+        """The value of a constant; NaN if it is not one."""
+        node = self._nodes[self._position[name]] if name in self._position else None
+        if node is not None and node.op_type == "Constant":
+            return float(numpy_helper.to_array(_attributes(node)["value"]))
+        return float(numpy_helper.to_array(self._constants[name])) if name in self._constants else math.nan
 
     def _read_max_pool(self, node: onnx.NodeProto) -> None:
         attributes = _attributes(node)
@@ -252,12 +299,14 @@ class _Reader:
 
     def _read_mean(self, node: onnx.NodeProto) -> None:
         attributes = _attributes(node)
-        axes = attributes.get("axes", [2, 3] if node.op_type == "GlobalAveragePool" else None)
+        x, y = self._tensor(node.input[0]), node.output[0]
+        if node.op_type == "AveragePool" and tuple(attributes["kernel_shape"]) != self._planes[x]:
+            raise self._unknown(node, f"average-pooling over less than the plane, {attributes['kernel_shape']}")
+        axes = attributes.get("axes", None if node.op_type == "ReduceMean" else [2, 3])
         if axes is None and len(node.input) > 1:
             axes = numpy_helper.to_array(self._constants[node.input[1]]).tolist()
         if sorted(axes or []) not in ([2, 3], [-2, -1]):
             raise self._unknown(node, f"a mean over axes {axes}")
-        x, y = self._tensor(node.input[0]), node.output[0]
         self._planes[y] = (1, 1)
         self._layers.append(MeanPool(x=x, y=y))
 
@@ -278,21 +327,13 @@ class _Reader:
                 channels_out=channels_out,
                 kernel=(1, 1),
                 stride=1,
-                pad=0,
+                pad=(0, 0),
                 plane_in=(1, 1),
                 plane_out=(1, 1),
                 linear=True,
             )
         )
         self._layers.append(Bias(x=product, y=y, bias=node.input[2]))
-
-    def _with_halos(self) -> tuple[Layer, ...]:
-        """The layers, with each convolution's input halo filled in."""
-        halos = _halos(self._layers)
-        return tuple(
-            dataclasses.replace(layer, halo_in=halos.get(layer.x, 0)) if isinstance(layer, Conv) else layer
-            for layer in self._layers
-        )
 
     def _only_consumer(self, tensor: str, operator: str) -> int | None:
         consumers = [at for at, node in enumerate(self._nodes) if tensor in node.input]
@@ -308,24 +349,38 @@ class _Reader:
     def _unknown(self, node: onnx.NodeProto, what: str) -> ArtifactError:
         return ArtifactError(
             f"the sparse step does not know {what} (node {node.name or node.output[0]}); "
-            f"it knows convolutions, BatchNorm with residual and ReLU, pooling and one linear layer"
+            f"it knows convolutions, BatchNorm with residual and ReLU or ReLU6, pooling and one linear layer"
         )
 
 
-def _halos(layers: Iterable[Layer]) -> dict[str, int]:
-    """Per tensor, the largest ring of zeros that a consumer reads."""
+def _halos(layers: Iterable[Layer]) -> tuple[dict[str, int], dict[str, int]]:
+    """Per tensor, the rings of zeros that its consumers read, and those around its gradient."""
+    layers = tuple(layers)
+    sums = {layer.x: layer.y for layer in layers if isinstance(layer, Bias)}  # a bias works in place
     halos: dict[str, int] = {}
     for layer in layers:
         if isinstance(layer, Conv | MaxPool):
-            halos[layer.x] = max(halos.get(layer.x, 0), layer.pad)
-    return halos
+            pad = max(layer.pad) if isinstance(layer, Conv) else layer.pad
+            halos[layer.x] = max(halos.get(layer.x, 0), pad)
+    reaches = {sums.get(conv.y, conv.y): conv.gradient_reach for conv in layers if isinstance(conv, Conv)}
+    # A convolution gives the gradient of its input the halo of its input.
+    for tensor in {conv.x for conv in layers if isinstance(conv, Conv)} & set(reaches):
+        halos[tensor] = max(halos[tensor], reaches.pop(tensor))
+    gradient_halos = {**halos, **reaches}
+    for product, total in sums.items():
+        halos[product], gradient_halos[product] = halos.get(total, 0), gradient_halos.get(total, 0)
+    return halos, gradient_halos
 
 
-def _gradient_halos(layers: Iterable[Layer]) -> dict[str, int]:
-    """The same rings as for the tensors, plus the ring around a convolution's output that its input gradient reads."""
-    layers = tuple(layers)
-    outputs = {layer.y: layer.halo_out for layer in layers if isinstance(layer, Conv)}
-    return {**_halos(layers), **outputs}
+def _reach(stride: int, kernel: int, pad: int, size_in: int, size_out: int) -> int:
+    """How many rows beyond the output the gradient of the input's rows reads, on the worse side."""
+    reach = 0
+    for row in range(size_in):
+        for tap in range(kernel):
+            place, rest = divmod(row + pad - tap, stride)
+            if rest == 0:
+                reach = max(reach, -place, place - (size_out - 1))
+    return reach
 
 
 def _vectors(layers: Iterable[Layer]) -> set[str]:

@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.model.reparametrise import NORM_FLOOR, positions_name
 from sparsyedge.edge.model.training import PLAIN_SGD, Training
@@ -103,7 +102,7 @@ class _Step:
                 geometry = {"pad_in": network.halo(layer.x), "pad_out": network.halo(layer.y)}
                 self._emit("MaxPool", [layer.x], [layer.y, f"{layer.y}.argmax"], **_window(layer), **geometry)
             case Bias():
-                self._emit("AddBias", [layer.x, layer.bias, BATCH], [layer.y])
+                self._emit("AddBias", [layer.x, layer.bias, BATCH], [layer.y], pad_in=network.halo(layer.x))
 
     def _forward_conv(self, conv: Conv) -> None:
         name = conv.weight
@@ -167,6 +166,7 @@ class _Step:
             relu=int(norm.relu),
             pad_in=network.halo(norm.x),
             pad_out=network.halo(norm.y),
+            **({"cap": norm.cap} if math.isfinite(norm.cap) else {}),
         )
 
     # ---- backward ----------------------------------------------------------------------------------------------------
@@ -185,16 +185,19 @@ class _Step:
             case MeanPool():
                 height, width = network.plane(layer.x)
                 geometry = {"in_h": height, "in_w": width, "pad_out": network.gradient_halo(layer.x)}
-                self._emit("MeanPoolGrad", [dy], [self._new_gradient(layer.x)], **geometry)
+                dx = self._name_gradient(layer.x)
+                self._emit("MeanPoolGrad", [dy], [dx], **geometry)
+                self._add_gradient(layer.x, dx)
             case MaxPool():
                 height, width = network.plane(layer.x)
                 geometry = {"in_h": height, "in_w": width, "pad_in": network.gradient_halo(layer.x)}
-                inputs = [dy, f"{layer.y}.argmax"]
-                self._emit("MaxPoolGrad", inputs, [self._new_gradient(layer.x)], **_window(layer), **geometry)
+                dx = self._name_gradient(layer.x)
+                self._emit("MaxPoolGrad", [dy, f"{layer.y}.argmax"], [dx], **_window(layer), **geometry)
+                self._add_gradient(layer.x, dx)
             case Bias():
-                self._emit("AddBiasGrad", [dy], [f"{layer.bias}.grad"])
+                self._emit("AddBiasGrad", [dy], [f"{layer.bias}.grad"], pad_in=network.gradient_halo(layer.x))
                 self._update(layer.bias, network)
-                self.gradients[layer.x] = dy
+                self._add_gradient(layer.x, dy)
 
     def _backward_conv(self, conv: Conv, dy: str) -> None:
         name = conv.weight
@@ -206,14 +209,16 @@ class _Step:
             before = self.gradients.pop(conv.x, None)
             theta = f"{name}.pruned_theta" if self._prunes_weights(conv) else f"{name}.theta"
             inputs = [dy, theta, f"{name}.plan", *([before] if before else [])]
-            self._emit("SparseConvGradInput", inputs, [self._new_gradient(conv.x, name)])
+            dx = self._name_gradient(conv.x, name)
+            self._emit("SparseConvGradInput", inputs, [dx])
+            self._add_gradient(conv.x, dx)
 
     def _backward_norm(self, norm: Norm, dy: str, network: Network) -> None:
-        outputs = [self._new_gradient(norm.x), f"{norm.gamma}.grad", f"{norm.beta}.grad"]
-        if norm.residual:
-            if norm.residual in self.gradients:
-                raise ArtifactError(f"tensor {norm.residual} has more residual uses than the sparse step knows")
-            outputs.append(self._new_gradient(norm.residual, norm.y))
+        dx = self._name_gradient(norm.x)
+        outputs = [dx, f"{norm.gamma}.grad", f"{norm.beta}.grad"]
+        residual = self._residual_gradient(norm, dy)
+        if residual not in (None, dy):
+            outputs.append(residual)
         inputs = [dy, norm.x, norm.gamma, f"{norm.y}.mean", f"{norm.y}.inv_std", BATCH]
         self._emit(
             "BatchNormActGrad",
@@ -225,6 +230,16 @@ class _Step:
         )
         self._update(norm.gamma, network)
         self._update(norm.beta, network)
+        self._add_gradient(norm.x, dx)
+        if norm.residual and residual:
+            self._add_gradient(norm.residual, residual)
+
+    def _residual_gradient(self, norm: Norm, dy: str) -> str | None:
+        """The name of the residual's gradient: without ReLU that is dy itself, if the halos agree."""
+        if norm.residual is None:
+            return None
+        same_halo = self.network.gradient_halo(norm.residual) == self.network.gradient_halo(norm.y)
+        return dy if same_halo and not norm.relu else self._name_gradient(norm.residual, norm.y)
 
     def _update(self, parameter: str, network: Network) -> None:
         self.nodes += self.updates.parameter(parameter, [network.vectors[parameter]])
@@ -232,13 +247,25 @@ class _Step:
     def _beta(self, weight: str) -> str:
         return beta_name(self.method, weight)
 
-    def _new_gradient(self, tensor: str, part: str = "") -> str:
-        """A name for a tensor's gradient; `part` distinguishes the contributions of several consumers."""
-        name = self.gradients[tensor] = _gradient(tensor) + (f".{part}" if part else "")
+    def _name_gradient(self, tensor: str, part: str = "") -> str:
+        """A new name for a tensor's gradient; `part` distinguishes the contributions of several consumers."""
+        taken = {value.name for value in self.shapes}
+        name = _gradient(tensor) + (f".{part}" if part else "")
+        while name in taken:
+            name += ".more"
         height, width = (size + 2 * self.network.gradient_halo(tensor) for size in self.network.plane(tensor))
         shape: list[int | str] = ["groups", self.network.channels[tensor], height, width, LANES]
         self.shapes.append(_value(name, TensorProto.FLOAT, shape))
         return name
+
+    def _add_gradient(self, tensor: str, gradient: str) -> None:
+        """Count what one consumer contributes to a tensor's gradient."""
+        before = self.gradients.get(tensor)
+        if before is None:
+            self.gradients[tensor] = gradient
+            return
+        total = self.gradients[tensor] = self._name_gradient(tensor, "sum")
+        self.nodes.append(helper.make_node("Add", [before, gradient], [total], name=f"{total}.Add"))
 
     def _emit(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: int | float) -> None:
         self.nodes.append(_node(operator, inputs, outputs, **attributes))
@@ -294,8 +321,10 @@ def _geometry(conv: Conv) -> dict[str, int]:
         "ic": conv.channels_in,
         "kernel_h": conv.kernel[0],
         "kernel_w": conv.kernel[1],
+        "groups": conv.groups,
         "stride": conv.stride,
-        "pad": conv.pad,
+        "pad_h": conv.pad[0],
+        "pad_w": conv.pad[1],
         "in_h": conv.plane_in[0],
         "in_w": conv.plane_in[1],
         "pad_in": conv.halo_in,
@@ -310,7 +339,7 @@ def _matrix(conv: Conv) -> dict[str, int | float]:
 
 
 def _rows_and_columns(conv: Conv) -> dict[str, int]:
-    return {"rows": conv.channels_out, "columns": conv.channels_in * math.prod(conv.kernel)}
+    return {"rows": conv.channels_out, "columns": conv.weights_per_row}
 
 
 def _window(pool: MaxPool) -> dict[str, int]:

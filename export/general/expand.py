@@ -58,7 +58,7 @@ class Expansion:
     def _layer(self, attributes: Mapping[str, Any]) -> Weight:
         return self._weights[attributes["layer"].decode()]
 
-    # ---- linear layers and 1x1 convolutions ----------------------------------------------------------------------------
+    # ---- linear layers and 1x1 convolutions --------------------------------------------------------------------------
 
     def _linear(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:
         return self._forward(node, self._layer(attributes), channels_last=1)
@@ -126,7 +126,7 @@ class Expansion:
         ]
         return [_either(choice.condition, sparse, dense, gradient)]
 
-    # ---- convolutions that compute dense -------------------------------------------------------------------------------
+    # ---- convolutions that compute dense -----------------------------------------------------------------------------
 
     def _convolution(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:
         x, w = node.input
@@ -165,7 +165,7 @@ class Expansion:
             return [_ours("DepthwiseConvGradWeight", [x, dy], [dw], **_depthwise(weight.shape[2:], attributes))]
         return _conv_grad_weight(x, dy, dw, weight.shape, attributes)
 
-    # ---- everything else -----------------------------------------------------------------------------------------------
+    # ---- everything else ---------------------------------------------------------------------------------------------
 
     def _layer_norm(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:
         return [_ours("LayerNormTrain", node.input, node.output, **attributes)]
@@ -195,7 +195,7 @@ class Expansion:
         return [_ours("Dropout", node.input, node.output, **attributes)]
 
 
-# ---- dense products ----------------------------------------------------------------------------------------------------
+# ---- dense products --------------------------------------------------------------------------------------------------
 
 
 def _dense_forward(x: str, weight: Weight, bias: Sequence[str], y: str, *, channels_last: int, matrix: str) -> Nodes:
@@ -279,7 +279,7 @@ def _conv_grad_weight(x: str, dy: str, dw: str, shape: Sequence[int], attributes
     return [*nodes, begin, end, over, cut, turn]
 
 
-# ---- nodes -------------------------------------------------------------------------------------------------------------
+# ---- nodes -----------------------------------------------------------------------------------------------------------
 
 
 def _either(condition: str, sparse: Nodes, dense: Nodes, output: str) -> onnx.NodeProto:

@@ -99,7 +99,7 @@ class _Step:
         self._nodes += self._updates.finish()
         return self._assemble(traced)
 
-    # ---- weights -------------------------------------------------------------------------------------------------------
+    # ---- weights -----------------------------------------------------------------------------------------------------
 
     def _theta(self, name: str) -> list[onnx.NodeProto]:
         """From a weight's values to what its layer computes with; dense where the layer cannot use the values."""
@@ -163,7 +163,7 @@ class _Step:
             nodes.insert(0, _ours("Sparsify", [f"{name}.grad", f"{name}.plan"], [f"{name}.theta_grad"]))
         return nodes
 
-    # ---- the whole -----------------------------------------------------------------------------------------------------
+    # ---- the whole ---------------------------------------------------------------------------------------------------
 
     def _assemble(self, traced: onnx.GraphProto) -> onnx.ModelProto:
         prunable, shapes = set(self._network.prunable), self._network.shapes

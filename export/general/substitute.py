@@ -83,7 +83,7 @@ class _Surgeon:
         if handler is not None:
             handler(node)
 
-    # ---- layers --------------------------------------------------------------------------------------------------------
+    # ---- layers ------------------------------------------------------------------------------------------------------
 
     def _layer_name(self, weight: Node) -> str | None:
         """The weight's name, if it is a parameter that only this layer uses."""
@@ -120,7 +120,7 @@ class _Surgeon:
                 y = self._call(_ATEN.add.Tensor, y, column)
         self._put(node, y)
 
-    # ---- everything else -----------------------------------------------------------------------------------------------
+    # ---- everything else ---------------------------------------------------------------------------------------------
 
     def _batch_norm(self, node: Node) -> None:
         x, gamma, beta, mean, variance, training, momentum, epsilon, _ = _arguments(node, 9)
@@ -171,7 +171,7 @@ class _Surgeon:
         self._replace(node, _OURS.dropout.default, x, self._seed, ratio, self._dropouts)
         self._dropouts += 1
 
-    # ---- nodes ---------------------------------------------------------------------------------------------------------
+    # ---- nodes -------------------------------------------------------------------------------------------------------
 
     def _call(self, target: Any, *arguments: Any) -> Node:
         """A new node. Its shape is worked out at once: later substitutions look at it."""

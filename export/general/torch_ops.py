@@ -31,7 +31,7 @@ def _empty(like: Tensor, shape: Sequence[Any]) -> Tensor:
     return like.new_empty(tuple(shape))
 
 
-# ---- prunable layers ---------------------------------------------------------------------------------------------------
+# ---- prunable layers -------------------------------------------------------------------------------------------------
 # A layer's weight gradient sees a pruned copy of its input, so it is an op of its own. `layer` names the weight.
 
 
@@ -138,7 +138,7 @@ _operator(
 )
 
 
-# ---- convolutions that compute dense -----------------------------------------------------------------------------------
+# ---- convolutions that compute dense ---------------------------------------------------------------------------------
 
 
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str layer"
@@ -236,7 +236,7 @@ _operator(
 )
 
 
-# ---- ops that plain graphs compute slowly ------------------------------------------------------------------------------
+# ---- ops that plain graphs compute slowly ----------------------------------------------------------------------------
 
 
 def _layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:

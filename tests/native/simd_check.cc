@@ -83,6 +83,7 @@ void CheckPosition(LaneMask mask, const float (&x)[kLanes], const float (&y)[kLa
   SameLanes("Vec -", [&](auto v) { return v.Load(x) - v.Set(3.0f); });
   SameLanes("Vec *", [&](auto v) { return v.Load(x) * v.Load(y); });
   SameLanes("Abs", [&](auto v) { return Abs(v.Load(x)); });
+  SameLanes("Min", [&](auto v) { return Min(v.Set(3.0f), v.Load(x)); });
   SameLanes("KeepLanes", [&](auto v) { return KeepLanes(mask, v.Load(x)); });
 
   const LaneMask positive[2] = {PositiveOrNan(isa::Vec::Load(x)), PositiveOrNan(oracle::Vec::Load(x))};

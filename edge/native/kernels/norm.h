@@ -18,8 +18,9 @@ struct NormForward {
   size_t residual_stride;
   float* y;
   size_t y_stride;
-  uint16_t* positive;  // (height, width) bits per lane; null without ReLU
+  uint16_t* positive;  // (height, width) bits per lane: where the gradient passes; null without ReLU
   float mean, scale, shift;
+  float cap;            // ReLU's upper limit, infinite if it has none
   uint32_t used_lanes;  // bits; the other lanes become zero
 };
 
@@ -46,7 +47,8 @@ struct NormKernels {
   // digits of the floats.
   void (*sums)(size_t height, size_t width, const float* x, size_t x_stride, double* sum, double* square);
 
-  // y = (x - mean) * scale + shift + residual, then ReLU if `positive` is set. NaN passes and counts as positive.
+  // y = (x - mean) * scale + shift + residual, then ReLU if `positive` is set, at most `cap`. NaN passes and counts as
+  // positive.
   void (*forward)(const NormForward&);
 
   // sum[lane] += sum of dy, product[lane] += sum of dy * (x - mean), over the dy that ReLU passes; writes dresidual.

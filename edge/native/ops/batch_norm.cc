@@ -1,4 +1,4 @@
-// Batch normalisation with the addition and ReLU that follow it in a residual net, in one pass over the output.
+// Batch normalisation with the addition and the ReLU or ReLU6 that follow it in a net, in one pass over the output.
 //
 // One thread does a channel. It reads the planes twice, for the sums and for the result; the second time they come from
 // L2: 64 KiB for a group of 32x32 images.
@@ -54,11 +54,13 @@ class BatchNormAct {
         pad_out_(ReadHalo(attributes, "pad_out")),
         epsilon_(attributes.Float("epsilon", 1e-5f)),
         momentum_(attributes.Float("momentum", 0.1f)),
+        cap_(attributes.Float("cap", INFINITY)),
         relu_(attributes.Int("relu", 0, 1) != 0) {
     if (!(epsilon_ > 0.0f)) throw OpError("attribute epsilon is " + ToString(epsilon_) + ", must be above 0");
     if (!(momentum_ >= 0.0f && momentum_ <= 1.0f)) {
       throw OpError("attribute momentum is " + ToString(momentum_) + ", must be from 0 to 1");
     }
+    if (!(cap_ > 0.0f)) throw OpError("attribute cap is " + ToString(cap_) + ", must be above 0");
   }
 
   void Compute(const Context& context) const {
@@ -133,7 +135,7 @@ class BatchNormAct {
     return static_cast<float>((1.0 - momentum_) * running + momentum_ * measured);
   }
 
-  static void Normalise(const Run& run, size_t channel, float mean, float scale, float shift) noexcept {
+  void Normalise(const Run& run, size_t channel, float mean, float scale, float shift) const noexcept {
     const Lanes& lanes = run.x.lanes;
     for (size_t group = 0; group < lanes.groups; ++group) {
       const size_t plane = group * lanes.channels + channel;
@@ -141,7 +143,7 @@ class BatchNormAct {
       run.kernels.forward({lanes.height, lanes.width, run.x.Interior(group, channel), run.x.stride(),
                            run.residual.Interior(group, channel), run.residual.stride(), run.y.Interior(group, channel),
                            run.y.stride(), run.positive == nullptr ? nullptr : run.positive + plane * lanes.Positions(),
-                           mean, scale, shift, LaneBits(lanes.UsedLanes(group, run.batch))});
+                           mean, scale, shift, cap_, LaneBits(lanes.UsedLanes(group, run.batch))});
     }
   }
 
@@ -149,6 +151,7 @@ class BatchNormAct {
   size_t pad_out_;
   float epsilon_;
   float momentum_;
+  float cap_;  // of ReLU
   bool relu_;
 };
 

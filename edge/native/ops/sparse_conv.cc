@@ -63,13 +63,14 @@ void ClearHalos(const Context& context, const Lanes& lanes, float* data) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward and gradient of the input
 
-// The tasks of a pass: (groups, parts of the rows, chunks of cells). No two write the same element.
+// The tasks of a pass: (groups, parts of the rows, chunks of cells). No two write the same element. If rows have many
+// parts, a task takes all cells of its part.
 struct PassTasks {
   static constexpr int kMaxChunks = 16;
 
   PassTasks(const kernels::PassShape& shape, size_t groups)
       : cells(kernels::CellCount(shape)),
-        cells_per_chunk((cells + kMaxChunks - 1) / kMaxChunks),
+        cells_per_chunk(shape.row_parts >= kMaxChunks ? cells : (cells + kMaxChunks - 1) / kMaxChunks),
         chunks(static_cast<size_t>((cells + cells_per_chunk - 1) / cells_per_chunk)),
         row_parts(static_cast<size_t>(shape.row_parts)),
         count(groups * row_parts * chunks) {}

@@ -19,11 +19,12 @@ using kernels::Visit;
 // Geometry
 
 struct Geometry {
-  int oc, ic, kernel_h, kernel_w, stride, pad, in_h, in_w, pad_in, pad_out;
+  int oc, ic, groups, kernel_h, kernel_w, stride, pad_h, pad_w, in_h, in_w, pad_in, pad_out;
   bool grad_input;
 
-  int out_h() const { return (in_h + 2 * pad - kernel_h) / stride + 1; }
-  int out_w() const { return (in_w + 2 * pad - kernel_w) / stride + 1; }
+  int out_h() const { return (in_h + 2 * pad_h - kernel_h) / stride + 1; }
+  int out_w() const { return (in_w + 2 * pad_w - kernel_w) / stride + 1; }
+  int channels_per_row() const { return ic / groups; }
 };
 
 // One axis of a pass: position i reads source row i * step + shift[tap], counted without the halo.
@@ -105,6 +106,16 @@ void ChooseTile(PassShape& s, int tile_positions) {
   s.cell_h = kCellHeight;
 }
 
+// Many groups, as in a depthwise convolution: a part has the rows of one group, which read the same few channels. A
+// task then walks whole planes, one after the other.
+constexpr int kManyGroups = 8;
+
+void ChooseGroupParts(PassShape& s, int groups) {
+  s.row_parts = groups;
+  s.block = s.channels;
+  s.blocks = 1;
+}
+
 // Splits rows as well if a plane has too few tiles to occupy a device's threads.
 void ChooseRowParts(PassShape& s) {
   constexpr int kTasks = 8;
@@ -139,7 +150,7 @@ struct Weight {
 
 // Fills in what follows from the two axes, picks the entries live on both, and builds their lists.
 template <typename MakeEntry>
-Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, const std::vector<Weight>& weights,
+Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, int groups, const std::vector<Weight>& weights,
                 const MakeEntry& make_entry) {
   s.positions_h = h.positions;
   s.positions_w = w.positions;
@@ -162,8 +173,12 @@ Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, const std:
     entries.push_back(entry);
   }
   ChooseTile(s, kernels::Kernels().conv.tile_positions);
-  ChooseRowParts(s);
-  ChooseBlock(s, entries.size());
+  if (groups > kManyGroups) {
+    ChooseGroupParts(s, groups);
+  } else {
+    ChooseRowParts(s);
+    ChooseBlock(s, entries.size());
+  }
   return BuildLists(s, entries);
 }
 
@@ -173,8 +188,8 @@ class PlanBuilder {
 
   // Returns the order of the layer's values: the forward lists' order, then the values that no position uses.
   std::vector<int32_t> AddForward() {
-    const Axis h = ForwardAxis(g_.kernel_h, g_.stride, g_.pad, g_.in_h, g_.out_h());
-    const Axis w = ForwardAxis(g_.kernel_w, g_.stride, g_.pad, g_.in_w, g_.out_w());
+    const Axis h = ForwardAxis(g_.kernel_h, g_.stride, g_.pad_h, g_.in_h, g_.out_h());
+    const Axis w = ForwardAxis(g_.kernel_w, g_.stride, g_.pad_w, g_.in_w, g_.out_w());
     RequireHalo(h, "pad_in", g_.pad_in, "the rows of the convolution");
     RequireHalo(w, "pad_in", g_.pad_in, "the columns of the convolution");
     PassShape s{};
@@ -184,7 +199,7 @@ class PlanBuilder {
     s.dst_step = 1;
     s.dst_pitch = g_.out_w() + 2 * g_.pad_out;
     s.dst_plane = (g_.out_h() + 2 * g_.pad_out) * s.dst_pitch;
-    Lists lists = BuildPass(s, h, w, g_.pad_in, weights_,
+    Lists lists = BuildPass(s, h, w, g_.pad_in, g_.groups, weights_,
                             [](const Weight& weight) { return Entry{weight.oc, weight.ic, 0, 0, 0}; });
     Append(s, lists);
 
@@ -211,9 +226,10 @@ class PlanBuilder {
     header.version = kPlanVersion;
     header.size = static_cast<int32_t>(sizeof(header) / sizeof(int32_t) + body_.size());
     header.nnz = static_cast<int32_t>(weights_.size());
-    header.weights = g.oc * g.ic * g.kernel_h * g.kernel_w;
-    std::tie(header.oc, header.ic, header.kernel_h, header.kernel_w) = std::tie(g.oc, g.ic, g.kernel_h, g.kernel_w);
-    std::tie(header.stride, header.pad, header.in_h, header.in_w) = std::tie(g.stride, g.pad, g.in_h, g.in_w);
+    header.weights = g.oc * g.channels_per_row() * g.kernel_h * g.kernel_w;
+    std::tie(header.oc, header.ic, header.groups) = std::tie(g.oc, g.ic, g.groups);
+    std::tie(header.kernel_h, header.kernel_w, header.stride) = std::tie(g.kernel_h, g.kernel_w, g.stride);
+    std::tie(header.pad_h, header.pad_w, header.in_h, header.in_w) = std::tie(g.pad_h, g.pad_w, g.in_h, g.in_w);
     header.out_h = g.out_h();
     header.out_w = g.out_w();
     header.pad_in = g.pad_in;
@@ -228,8 +244,8 @@ class PlanBuilder {
 
  private:
   void AddParity(int parity_h, int parity_w) {
-    const Axis h = BackwardAxis(g_.kernel_h, g_.stride, g_.pad, g_.in_h, g_.out_h(), parity_h);
-    const Axis w = BackwardAxis(g_.kernel_w, g_.stride, g_.pad, g_.in_w, g_.out_w(), parity_w);
+    const Axis h = BackwardAxis(g_.kernel_h, g_.stride, g_.pad_h, g_.in_h, g_.out_h(), parity_h);
+    const Axis w = BackwardAxis(g_.kernel_w, g_.stride, g_.pad_w, g_.in_w, g_.out_w(), parity_w);
     RequireHalo(h, "pad_out", g_.pad_out, "the rows of the input's gradient");
     RequireHalo(w, "pad_out", g_.pad_out, "the columns of the input's gradient");
     PassShape s{};
@@ -240,7 +256,7 @@ class PlanBuilder {
     s.dst_step = g_.stride;
     s.dst_pitch = g_.in_w + 2 * g_.pad_in;
     s.dst_plane = (g_.in_h + 2 * g_.pad_in) * s.dst_pitch;
-    Lists lists = BuildPass(s, h, w, g_.pad_out, weights_,
+    Lists lists = BuildPass(s, h, w, g_.pad_out, g_.groups, weights_,
                             [](const Weight& weight) { return Entry{weight.ic, weight.oc, 0, 0, 0}; });
     std::vector<int32_t> places;
     const std::vector<GatherStart> gather = GatherOf(lists, places);
@@ -307,10 +323,13 @@ struct SparsePlan {
     };
     g.oc = read("oc", 1, kMaxChannels);
     g.ic = read("ic", 1, kMaxChannels);
+    g.groups = static_cast<int>(attributes.Int("groups", 1, kMaxChannels, 1));
     g.kernel_h = read("kernel_h", 1, kMaxKernel);
     g.kernel_w = read("kernel_w", 1, kMaxKernel);
     g.stride = read("stride", 1, kMaxStride);
-    g.pad = read("pad", 0, kMaxHalo);
+    const auto pad = attributes.Int("pad", 0, kMaxHalo, 0);
+    g.pad_h = static_cast<int>(attributes.Int("pad_h", 0, kMaxHalo, pad));
+    g.pad_w = static_cast<int>(attributes.Int("pad_w", 0, kMaxHalo, pad));
     g.in_h = read("in_h", 1, kMaxSize);
     g.in_w = read("in_w", 1, kMaxSize);
     g.pad_in = read("pad_in", 0, kMaxHalo);
@@ -336,19 +355,23 @@ struct SparsePlan {
  private:
   // Offsets are int32, in floats, and so is the number of weights.
   void RequireLimits() const {
-    if (g.in_h + 2 * g.pad < g.kernel_h || g.in_w + 2 * g.pad < g.kernel_w) {
+    if (g.oc % g.groups != 0 || g.ic % g.groups != 0) {
+      throw OpError("groups is " + std::to_string(g.groups) + ", must divide oc " + std::to_string(g.oc) + " and ic " +
+                    std::to_string(g.ic));
+    }
+    if (g.in_h + 2 * g.pad_h < g.kernel_h || g.in_w + 2 * g.pad_w < g.kernel_w) {
       throw OpError("a kernel of " + std::to_string(g.kernel_h) + "x" + std::to_string(g.kernel_w) +
                     " does not fit into a plane of " + std::to_string(g.in_h) + "x" + std::to_string(g.in_w) +
-                    " with pad " + std::to_string(g.pad));
+                    " with pad " + std::to_string(g.pad_h) + "x" + std::to_string(g.pad_w));
     }
     const auto floats = [](int64_t channels, int64_t h, int64_t w, int64_t halo) {
       return channels * (h + 2 * halo) * (w + 2 * halo) * kernels::kFloatsPerPosition;
     };
     const int64_t largest =
         std::max({floats(g.ic, g.in_h, g.in_w, g.pad_in), floats(g.oc, g.out_h(), g.out_w(), g.pad_out),
-                  int64_t{g.oc} * g.ic * g.kernel_h * g.kernel_w});
+                  int64_t{g.oc} * g.channels_per_row() * g.kernel_h * g.kernel_w});
     if (largest > INT32_MAX) {
-      throw OpError("a layer of " + ToString(Shape{g.oc, g.ic, g.kernel_h, g.kernel_w}) + " on planes of " +
+      throw OpError("a layer of " + ToString(Shape{g.oc, g.channels_per_row(), g.kernel_h, g.kernel_w}) + " on planes of " +
                     std::to_string(g.in_h) + "x" + std::to_string(g.in_w) + " has a tensor of " +
                     std::to_string(largest) + " values, must be below 2^31");
     }
@@ -357,7 +380,8 @@ struct SparsePlan {
   std::vector<Weight> ReadIndex(const Tensor<const int32_t>& index) const {
     if (index.shape.size() != 1) throw OpError("index has shape " + ToString(index.shape) + ", must be [nnz]");
     const int taps = g.kernel_h * g.kernel_w;
-    const int count = g.oc * g.ic * taps;
+    const int channels = g.channels_per_row(), rows = g.oc / g.groups;
+    const int count = g.oc * channels * taps;
     std::vector<Weight> weights(index.size);
     int32_t previous = -1;
     for (size_t i = 0; i < index.size; ++i) {
@@ -367,7 +391,9 @@ struct SparsePlan {
                       std::to_string(previous) + ", must ascend and stay below " + std::to_string(count));
       }
       previous = flat;
-      weights[i] = {flat / taps / g.ic, flat / taps % g.ic, flat % taps / g.kernel_w, flat % g.kernel_w};
+      const int row = flat / taps / channels;
+      const int channel = row / rows * channels + flat / taps % channels;
+      weights[i] = {row, channel, flat % taps / g.kernel_w, flat % g.kernel_w};
     }
     return weights;
   }

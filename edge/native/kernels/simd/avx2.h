@@ -177,6 +177,8 @@ SPARSYEDGE_INLINE Vec Abs(Vec a) {
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
 }
 
+SPARSYEDGE_INLINE Vec Min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+
 SPARSYEDGE_INLINE Vec KeepLanes(LaneMask mask, Vec a) {
   return {internal::KeepEight(mask, a.lo), internal::KeepEight(mask >> 8, a.hi)};
 }

@@ -118,6 +118,8 @@ struct Vec {
 
 SPARSYEDGE_INLINE Vec Abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
 
+SPARSYEDGE_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+
 SPARSYEDGE_INLINE Vec KeepLanes(LaneMask mask, Vec a) {
   return {_mm512_maskz_mov_ps(static_cast<__mmask16>(mask), a.v)};
 }

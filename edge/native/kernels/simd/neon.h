@@ -120,6 +120,11 @@ struct Vec {
 
 SPARSYEDGE_INLINE Vec Abs(Vec a) { return {vabsq_f32(a.q0), vabsq_f32(a.q1), vabsq_f32(a.q2), vabsq_f32(a.q3)}; }
 
+SPARSYEDGE_INLINE Vec Min(Vec a, Vec b) {
+  const auto min = [](float32x4_t x, float32x4_t y) { return vbslq_f32(vcltq_f32(x, y), x, y); };
+  return {min(a.q0, b.q0), min(a.q1, b.q1), min(a.q2, b.q2), min(a.q3, b.q3)};
+}
+
 SPARSYEDGE_INLINE Vec KeepLanes(LaneMask mask, Vec a) {
   return {internal::KeepFour(mask, a.q0), internal::KeepFour(mask >> 4, a.q1), internal::KeepFour(mask >> 8, a.q2),
           internal::KeepFour(mask >> 12, a.q3)};

@@ -104,6 +104,11 @@ SPARSYEDGE_INLINE Vec Abs(Vec a) {
   return a;
 }
 
+SPARSYEDGE_INLINE Vec Min(Vec a, Vec b) {
+  for (int i = 0; i < kLanes; ++i) b.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i];
+  return b;
+}
+
 SPARSYEDGE_INLINE Vec KeepLanes(LaneMask mask, Vec a) {
   for (int i = 0; i < kLanes; ++i) a.v[i] = mask >> i & 1 ? a.v[i] : 0.0f;
   return a;

@@ -19,6 +19,7 @@
 //
 //   Vec              the 16 lanes of one position
 //   Abs
+//   Min(a, b)        a where it is less than b, otherwise b: NaN in b stays
 //   KeepLanes        zeroes the lanes outside the mask
 //   PositiveOrNan    lanes where !(a <= 0)
 //   MagnitudeAbove   lanes whose magnitude, as an integer (kMagnitudeBits), is above `key` <= 0x7fffffff
