@@ -70,9 +70,7 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
 FIRST = Speaks(protocol=Span(1, 1), manifest=Span(5, 5))
 """Stands in for a status that announces nothing: the first release."""
-OURS = Speaks(
-    protocol=Span(1, 1), manifest=Span(5, 6), features=("regression", "sample-shapes", "training-settings")
-)
+OURS = Speaks(protocol=Span(1, 1), manifest=Span(5, 6), features=("regression", "sample-shapes", "training-settings"))
 """What this sparsyedge reads, as device and as coordinator. It writes the oldest version that can carry the message."""
 
 

@@ -14,7 +14,7 @@ from sparsyedge.edge.lazy_names import lazy_names
 if TYPE_CHECKING:
     from sparsyedge.edge.model.methods import make_method
     from sparsyedge.export.checked_build import export_model
-    from sparsyedge.export.models import ModelSpec
+    from sparsyedge.export.model_spec import ModelSpec
 
 __all__ = ["ModelSpec", "export_model", "make_method"]
 
@@ -22,7 +22,7 @@ __all__ = ["ModelSpec", "export_model", "make_method"]
 __getattr__ = lazy_names(
     __name__,
     {
-        "ModelSpec": "sparsyedge.export.models",
+        "ModelSpec": "sparsyedge.export.model_spec",
         "export_model": "sparsyedge.export.checked_build",
         "make_method": "sparsyedge.edge.model.methods",
     },

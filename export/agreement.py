@@ -20,7 +20,9 @@ import onnx
 import onnxruntime
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
@@ -31,7 +33,6 @@ from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.onnx_runtime import training_api
 from sparsyedge.edge.training.sparse_session import SparseSession
-from sparsyedge.export.models import ModelSpec, build_model
 from sparsyedge.export.reference import RELU6_LIMIT, ReferenceStep, reference_step
 from sparsyedge.export.rewrite import PRUNED_INPUT
 from sparsyedge.export.training_agreement import STEPS as TRAINING_STEPS
@@ -76,17 +77,18 @@ class Parity:
     """Whether all but `plain` speak of the graphs for the training API; they speak of the plain graph otherwise."""
 
 
-def verify(artifacts: Artifacts, *, seed: int = 0) -> Parity:
+def verify(artifacts: Artifacts, model: nn.Module, *, seed: int = 0) -> Parity:
     """Compare one training step from dense weights and two from pruned ones with torch; ArtifactError on mismatch.
 
-    The plain graph is compared always; the graphs for the training API where they were exported and can run.
+    The plain graph is compared always; the graphs for the training API where they were exported and can run. `model`
+    is scratch space.
     """
     rng = np.random.default_rng(seed)
     if not artifacts.manifest.training.is_plain:
-        return _Comparison(artifacts, rng).training_steps(SparseSession(artifacts))
+        return _Comparison(artifacts, model, rng).training_steps(SparseSession(artifacts))
     if not artifacts.manifest.has_api_files or training_api is None:
-        return _verify_plain(_Comparison(artifacts, rng), SparseSession(artifacts))
-    comparison = _ApiComparison(artifacts, rng)
+        return _verify_plain(_Comparison(artifacts, model, rng), SparseSession(artifacts))
+    comparison = _ApiComparison(artifacts, model, rng)
     parity = _verify_api(comparison)
     return replace(parity, plain=_verify_plain(comparison, SparseSession(artifacts)).plain)
 
@@ -140,12 +142,11 @@ def _worst(one: Parity, other: Parity) -> Parity:
 class _Comparison:
     """The plain graph and torch, ready to take the same step."""
 
-    def __init__(self, artifacts: Artifacts, rng: np.random.Generator) -> None:
+    def __init__(self, artifacts: Artifacts, model: nn.Module, rng: np.random.Generator) -> None:
         self._manifest = artifacts.manifest
         self._rng = rng
         self._dense = read_initial_state(artifacts)
-        spec = ModelSpec(self._manifest.model, self._manifest.width, self._manifest.classes, self._manifest.input_shape)
-        self._model = build_model(spec, beta=self._manifest.method.beta, seed=self._manifest.seed)
+        self._model = model
 
     def plain_step(self, session: SparseSession, *, pruned: bool) -> Parity:
         """Take one step of the plain graph and one in torch from the same start; returns how far they are apart."""
@@ -170,17 +171,24 @@ class _Comparison:
         )
         return Parity(loss=worst, gradient=worst, updated=worst, plain=worst, steps=TRAINING_STEPS)
 
-    def _draw_batch(self) -> tuple[FloatArray, NDArray[np.int64]]:
+    def _draw_batch(self) -> tuple[FloatArray, Labels]:
         x = self._rng.standard_normal((BATCH, *self._manifest.input_shape), dtype=np.float32)
+        if self._manifest.task == "regression":
+            return x, self._rng.standard_normal((BATCH, self._manifest.outputs), dtype=np.float32)
         return x, self._rng.integers(0, self._manifest.classes, BATCH)
 
     def _reference_state(self) -> State:
         return {name: tensor.detach().numpy() for name, tensor in self._model.state_dict().items()}
 
-    def _reference_step(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> ReferenceStep:
+    def _reference_step(self, state: State, x: FloatArray, y: Labels) -> ReferenceStep:
         self._model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
         return reference_step(
-            self._model, self._manifest.method, torch.from_numpy(x), torch.from_numpy(y), learning_rate=LEARNING_RATE
+            self._model,
+            self._manifest.method,
+            torch.from_numpy(x),
+            torch.from_numpy(y),
+            learning_rate=LEARNING_RATE,
+            prunable=self._manifest.prunable,
         )
 
     def _pruned_start(self) -> State:
@@ -205,8 +213,8 @@ class _Comparison:
 class _ApiComparison(_Comparison):
     """The training API and torch as well."""
 
-    def __init__(self, artifacts: Artifacts, rng: np.random.Generator) -> None:
-        super().__init__(artifacts, rng)
+    def __init__(self, artifacts: Artifacts, model: nn.Module, rng: np.random.Generator) -> None:
+        super().__init__(artifacts, model, rng)
         self._session = DenseSession(artifacts)
         self._probe = _GradientProbe(artifacts)
         self.advice = "do not use this export"
@@ -253,7 +261,7 @@ class _ApiComparison(_Comparison):
             by_api=True,
         )
 
-    def _exact_gradients(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> Gradients:
+    def _exact_gradients(self, state: State, x: FloatArray, y: Labels) -> Gradients:
         """The gradients in float64."""
         model = copy.deepcopy(self._model).double()
         model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
@@ -368,7 +376,7 @@ class _GradientProbe:
             graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
 
-    def run(self, state: State, x: FloatArray, y: NDArray[np.int64]) -> tuple[State, _Choices]:
+    def run(self, state: State, x: FloatArray, y: Labels) -> tuple[State, _Choices]:
         """The gradients by parameter name, and the discrete choices."""
         feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "lazy_reset_grad": np.array([True]), **state}
         feeds |= layer_exponents(self._manifest.method, state, self._manifest.prunable)

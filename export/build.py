@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
+import logging
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,36 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-import onnx
+from msgspec import UNSET
 from torch import nn
 
-from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.model.artifacts import (
     LAST_WITH_API_FILES,
     MANIFEST_VERSION,
     Artifacts,
-    BatchNorm,
     File,
     FileRole,
     Manifest,
     Parameter,
     needed_features,
 )
-from sparsyedge.edge.model.checkpoint import encode_checkpoint
 from sparsyedge.edge.model.methods import Method
-from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.model.training import FEATURE, PLAIN_SGD, Training, check_training
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file
-from sparsyedge.edge.tensors import State, model_id
-from sparsyedge.export import rewrite, training_api_graphs
-from sparsyedge.export.fused.layers import read_network
-from sparsyedge.export.fused.step import build_plan_graph, build_sparse_step
-from sparsyedge.export.models import ModelSpec, build_model, prunable_names
-from sparsyedge.export.trace import INPUT_NAME, OPSET, trace
+from sparsyedge.edge.tensors import model_id
+from sparsyedge.export import training_api_graphs
+from sparsyedge.export.fused.graphs import read_fused, write_fused_graphs
+from sparsyedge.export.general.graphs import write_general_graphs
+from sparsyedge.export.graph_facts import GraphFacts
+from sparsyedge.export.model_spec import AS_IT_IS, ModelChoices, ModelSpec
+from sparsyedge.export.models import make_module, prunable_names, state_of, turn_into_weights
+from sparsyedge.export.trace import OPSET
 
-__all__ = ["build_artifacts", "state_of"]
+__all__ = ["build_artifacts"]
+
+log = logging.getLogger(__name__)
 
 Checked = TypeVar("Checked")
 
@@ -55,36 +55,47 @@ FILE_NAMES: dict[FileRole, str] = {
 }
 
 
+@dataclass(frozen=True)
+class _Blueprint:
+    """Everything that decides what an export contains."""
+
+    spec: ModelSpec
+    method: Method
+    seed: int
+    training: Training
+    choices: ModelChoices
+    for_training_api: bool
+
+
 def build_artifacts(
     spec: ModelSpec,
     method: Method,
     directory: Path,
     *,
     seed: int,
-    check: Callable[[Artifacts], Checked],
+    check: Callable[[Artifacts, nn.Module], Checked],
     training: Training = PLAIN_SGD,
+    choices: ModelChoices = AS_IT_IS,
     for_training_api: bool = training_api_graphs.INSTALLED,
 ) -> tuple[Artifacts, Checked]:
     """Export the model into `directory`, which must be absent or empty; it appears complete and checked, or not at all.
 
-    `check` raises if the artifacts are wrong; its result is passed on. `for_training_api` says whether to write the
-    files of onnxruntime-training, which must then be installed; they know plain SGD only.
+    `check` raises if the artifacts are wrong; its result is passed on. It may use the module as scratch space.
+    `for_training_api` says whether to write the files of onnxruntime-training, which must then be installed; they know
+    plain SGD only.
     """
     check_training(training, spec.input_shape)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"output folder {directory} exists and is not empty; choose another or remove it")
+    model, holds_theta = make_module(spec, beta=method.beta, seed=seed, choices=choices)
+    blueprint = _Blueprint(spec, method, seed, training, choices, for_training_api)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    model = build_model(spec, beta=method.beta, seed=seed)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
         staging = Path(temporary) / "artifacts"
         staging.mkdir()
-        with_api = for_training_api and training.is_plain
-        planes = _write_graphs(model, spec, method, training, staging, for_training_api=with_api)
-        manifest = _describe(model, spec, method, staging, planes=planes, seed=seed)
-        if training != PLAIN_SGD:
-            manifest = msgspec.structs.replace(manifest, stated_training=training, needs=(FEATURE,))
-        Artifacts(staging, manifest).save_manifest()
-        checked = check(Artifacts.load(staging))
+        facts = _write_graphs(blueprint, model, holds_theta=holds_theta, staging=staging)
+        Artifacts(staging, _describe(blueprint, model, facts, staging)).save_manifest()
+        checked = check(Artifacts.load(staging), model)
         try:
             if directory.exists():
                 directory.rmdir()
@@ -97,83 +108,32 @@ def build_artifacts(
     return Artifacts.load(directory), checked
 
 
-def state_of(model: nn.Module) -> State:
-    """The model's tensors as numpy copies; BatchNorm's batch counters are not part of a state."""
-    return {
-        name: tensor.detach().numpy().copy()
-        for name, tensor in model.state_dict().items()
-        if not name.endswith("num_batches_tracked")
-    }
+def _write_graphs(blueprint: _Blueprint, model: nn.Module, *, holds_theta: bool, staging: Path) -> GraphFacts:
+    """Write all files but the manifest, in the fused layout if it understands the network."""
+    paths: dict[FileRole, Path] = {role: staging / name for role, name in FILE_NAMES.items()}
+    spec, method, training = blueprint.spec, blueprint.method, blueprint.training
+    try:
+        if blueprint.choices.prunable is not None:
+            raise ArtifactError("the fused layout prunes every layer")
+        fused = read_fused(model, spec)
+    except ArtifactError as error:
+        log.info("general layout: %s", error)
+        return write_general_graphs(
+            model, spec, method, training, paths, pattern=blueprint.choices.prunable, holds_theta=holds_theta
+        )
+    if holds_theta:
+        turn_into_weights(model, method, prunable_names(model))
+    with_api = blueprint.for_training_api and training.is_plain
+    return write_fused_graphs(fused, model, method, training, paths, for_training_api=with_api)
 
 
-def _write_graphs(
-    model: nn.Module, spec: ModelSpec, method: Method, training: Training, staging: Path, *, for_training_api: bool
-) -> _Planes:
-    """Write all files but the manifest."""
-    forward = trace(model, spec, training=True)
-    statistics = rewrite.name_running_statistics(forward)
-    planes = _measure_planes(forward, statistics)
-    inference = onnx.ModelProto.FromString(forward.SerializeToString())
-    rewrite.freeze_batch_norms(inference)
-    onnx.checker.check_model(inference)
-    onnx.save(inference, staging / FILE_NAMES["inference"])
-
-    network = read_network(forward, INPUT_NAME)
-    onnx.save(build_plan_graph(network), staging / FILE_NAMES["sparse_plan"])
-    onnx.save(build_sparse_step(network, method, training), staging / FILE_NAMES["sparse_step"])
-
-    state, prunable = state_of(model), prunable_names(model)
-    if not for_training_api:
-        (staging / FILE_NAMES["checkpoint"]).write_bytes(encode_checkpoint(state, prunable=prunable))
-        return planes
-    training_api_graphs.write_training_api_graphs(
-        forward,
-        method,
-        {role: staging / name for role, name in FILE_NAMES.items()},
-        trainable=[name for name, _ in model.named_parameters()],
-        prunable=prunable,
-        statistics=statistics,
-        exponents=layer_exponents(method, state, sorted(prunable)),
-    )
-    return planes
-
-
-@dataclass(frozen=True)
-class _Planes:
-    """The plane sizes for the manifest; only the graph knows them."""
-
-    batch_norms: tuple[BatchNorm, ...]
-    positions: dict[str, int]
-    """The number of positions in each layer's output plane, by the name of its weight."""
-
-
-def _measure_planes(forward: onnx.ModelProto, statistics: dict[str, str]) -> _Planes:
-    graph = onnx.shape_inference.infer_shapes(forward).graph
-    dims = {
-        value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
-        for value in graph.value_info
-    }
-    norms, positions = [], {}
-    for node in graph.node:
-        if node.op_type == "BatchNormalization":
-            mean, variance = node.input[3], node.input[4]
-            outputs = (statistics[mean], statistics[variance])
-            norms.append(BatchNorm(mean, variance, *outputs, plane=math.prod(dims[node.input[0]][2:])))
-        elif node.op_type == "Conv":
-            positions[node.input[1]] = math.prod(dims[node.output[0]][2:])
-        elif node.op_type == "Gemm":
-            positions[node.input[1]] = 1
-    return _Planes(tuple(norms), positions)
-
-
-def _describe(
-    model: nn.Module, spec: ModelSpec, method: Method, staging: Path, *, planes: _Planes, seed: int
-) -> Manifest:
-    trainable = {name for name, _ in model.named_parameters()}
-    prunable = prunable_names(model)
+def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, staging: Path) -> Manifest:
+    spec, training = blueprint.spec, blueprint.training
+    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     state = state_of(model)
     files = {role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()}
-    momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)), None)
+    momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
+    features = (*needed_features(spec.input_shape, spec.task), *([] if training == PLAIN_SGD else [FEATURE]))
     return Manifest(
         # The oldest version that says it all: devices of earlier releases expect the files of the training API.
         version=LAST_WITH_API_FILES if "training" in files else MANIFEST_VERSION,
@@ -182,8 +142,8 @@ def _describe(
         width=spec.width,
         classes=spec.classes,
         input_shape=spec.input_shape,
-        method=method,
-        seed=seed,
+        method=blueprint.method,
+        seed=blueprint.seed,
         opset=OPSET,
         made_with=_installed_versions("onnx", "onnxruntime", "onnxruntime-training", "torch"),
         parameters=tuple(
@@ -191,19 +151,20 @@ def _describe(
                 name=name,
                 shape=tensor.shape,
                 trainable=name in trainable,
-                prunable=name in prunable,
-                positions=planes.positions[name] if name in prunable else 0,
+                prunable=name in facts.prunable,
+                positions=facts.positions[name] if name in facts.prunable else 0,
             )
             for name, tensor in state.items()
         ),
-        batch_norms=planes.batch_norms,
+        batch_norms=facts.batch_norms,
         batch_norm_momentum=1 - (momentum if momentum is not None else 0.1),
         initial_model=model_id(state),
         files=files,
         class_names=spec.class_names,
         sample_type=spec.sample_type,
-        needs=needed_features(spec.input_shape, spec.task),
+        needs=features or UNSET,
         task=spec.task,
+        stated_training=UNSET if training == PLAIN_SGD else training,
     )
 
 

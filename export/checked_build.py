@@ -10,18 +10,24 @@ from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.training import PLAIN_SGD, Training
 from sparsyedge.export.agreement import Parity, verify
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import AS_IT_IS, ModelChoices, ModelSpec
 
 __all__ = ["export_model"]
 
 
 def export_model(
-    spec: ModelSpec, method: Method, directory: Path, *, seed: int = 0, training: Training = PLAIN_SGD
+    spec: ModelSpec,
+    method: Method,
+    directory: Path,
+    *,
+    seed: int = 0,
+    training: Training = PLAIN_SGD,
+    choices: ModelChoices = AS_IT_IS,
 ) -> tuple[Artifacts, Parity]:
     """Export artifacts that train like torch into `directory`; leave nothing there if they do not.
 
-    `seed` determines the initial weights, `training` how devices take steps. The second result says how closely the
-    graphs and torch agree.
+    `seed` determines the initial weights, `training` how devices take steps, `choices` what else is decided about the
+    model. The second result says how closely the graphs and torch agree.
     """
     fewest = 1 if spec.task == "regression" else 2
     if spec.width < 1 or spec.classes < fewest or min(spec.input_shape) < 1:
@@ -30,9 +36,4 @@ def export_model(
             f"width {spec.width}, {many} {spec.classes}, input shape {spec.input_shape}: "
             f"width and shape must be at least 1, {many} at least {fewest}"
         )
-    if spec.task == "regression":
-        raise ConfigError(
-            f"model {spec.model} is exported with the loss of classes, and the data is a regression with "
-            f"{spec.outputs} outputs; choose another --model, or give class numbers as labels"
-        )
-    return build_artifacts(spec, method, directory, seed=seed, check=verify, training=training)
+    return build_artifacts(spec, method, directory, seed=seed, check=verify, training=training, choices=choices)

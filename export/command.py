@@ -18,7 +18,8 @@ from sparsyedge.edge.model.training import PLAIN_SGD, Optimizer, Training, make_
 from sparsyedge.export.agreement import Parity
 from sparsyedge.export.checked_build import export_model
 from sparsyedge.export.data_form import understand
-from sparsyedge.export.models import MODELS, ModelSpec, model_for
+from sparsyedge.export.model_spec import ModelChoices, ModelSpec
+from sparsyedge.export.models import MODELS, is_own, model_for
 
 __all__ = ["main", "make_parser"]
 
@@ -39,7 +40,10 @@ def main(argv: list[str]) -> int:
         # Before the slow export: the user can stop it here if we misunderstood the data.
         print("\n".join(understood), flush=True)
     spec = ModelSpec.for_data(arguments.model or model_for(arguments.dataset or ""), arguments.width, form)
-    artifacts, parity = export_model(spec, method, arguments.out, seed=arguments.seed, training=training)
+    choices = ModelChoices(_options(arguments.model_arg), arguments.init, arguments.train, arguments.prunable)
+    artifacts, parity = export_model(
+        spec, method, arguments.out, seed=arguments.seed, training=training, choices=choices
+    )
     print(_as_json(artifacts, parity) if arguments.json else _as_text(artifacts, parity))
     return 0
 
@@ -73,7 +77,35 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
     )
-    parser.add_argument("--model", choices=sorted(MODELS), help="(default: chosen for the data set)")
+    parser.add_argument(
+        "--model",
+        metavar="NAME|FILE.py:CALLABLE|MODULE:CALLABLE",
+        help=f"one of {', '.join(sorted(MODELS))}, or what makes a torch module of your own (default: chosen for the "
+        "data set)",
+    )
+    parser.add_argument(
+        "--model-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument for your own callable; repeat for several. It gets `classes`, `outputs` and `input_shape` "
+        "from the data if it takes them",
+    )
+    parser.add_argument(
+        "--init", type=Path, metavar="FILE", help="weights to start from: .safetensors, or a state dict saved by torch"
+    )
+    parser.add_argument(
+        "--train",
+        default="all",
+        metavar="all|last:N|PATTERN",
+        help="which parameters train: the last N layers, or names that match, as in `head.*,norm.*` "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--prunable",
+        metavar="PATTERN",
+        help="which parameters are pruned (default: the weights of convolutions and linear layers)",
+    )
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default: %(default)s)")
     parser.add_argument(
         "--dataset",
@@ -127,9 +159,10 @@ def make_parser() -> Parser:
 def _as_text(artifacts: Artifacts, parity: Parity) -> str:
     manifest = artifacts.manifest
     trainable = [p for p in manifest.parameters if p.trainable]
+    size = "" if is_own(manifest.model) else f" width {manifest.width}"
     graphs = "agrees" if parity.by_api else "plain graph agrees"
     lines = [
-        f"{manifest.model} width {manifest.width}, {_count(trainable):,} parameters "
+        f"{manifest.model}{size}, {_count(trainable):,} parameters "
         f"({_count([p for p in trainable if p.prunable]):,} prunable), method {manifest.method.name}"
         + ("" if manifest.training == PLAIN_SGD else f", optimizer {manifest.training.optimizer}"),
         f"{graphs} with torch over {parity.steps} teacher-forced steps: loss {parity.loss:.0e}, "
@@ -138,7 +171,7 @@ def _as_text(artifacts: Artifacts, parity: Parity) -> str:
     if parity.by_api:
         lines.append(f"plain graph agrees with torch: loss and updated values {parity.plain:.0e}")
     else:
-        lines.append("no files for onnxruntime-training's API, which is not installed: devices train the plain graph")
+        lines.append("no files for onnxruntime-training's API: devices train the plain graph on any onnxruntime")
     lines += [f"  {file.name:<16} {file.bytes:>12,} B  {file.sha256[:12]}" for file in manifest.files.values()]
     return "\n".join([*lines, f"artifacts in {artifacts.directory}"])
 

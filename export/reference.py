@@ -18,7 +18,9 @@ from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS, PLAIN_SGD, Training
 from sparsyedge.edge.tensors import State
-from sparsyedge.export.models import prunable_names
+from sparsyedge.export.dropout_mask import dropout_mask
+from sparsyedge.export.models import layer_weights
+from sparsyedge.export.own_module import train_mode
 
 __all__ = [
     "RELU6_LIMIT",
@@ -71,18 +73,29 @@ def reference_step(
     training: Training = PLAIN_SGD,
     optimizer: torch.optim.Optimizer | None = None,
     mixed: Mixed | None = None,
+    prunable: Sequence[str] | None = None,
+    dropout_seed: int = 0,
 ) -> ReferenceStep:
     """Take one step on the model in place, including BatchNorm's statistics; `backward` explains the arguments.
 
     `optimizer`, from `make_optimizer`, carries its memory from step to step.
     """
-    model.train()
+    train_mode(model)
     optimizer = optimizer or make_optimizer(model, method, training)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.zero_grad()
     loss, choices = backward(
-        model, method, x, y, exponents=exponents, thresholds=thresholds, training=training, mixed=mixed
+        model,
+        method,
+        x,
+        y,
+        exponents=exponents,
+        thresholds=thresholds,
+        training=training,
+        mixed=mixed,
+        prunable=prunable,
+        dropout_seed=dropout_seed,
     )
     decay = 0.0 if training.optimizer == "adamw" else method.weight_decay
     gradients = {
@@ -152,19 +165,22 @@ def backward(
     thresholds: dict[str, float] | None = None,
     training: Training = PLAIN_SGD,
     mixed: Mixed | None = None,
+    prunable: Sequence[str] | None = None,
+    dropout_seed: int = 0,
 ) -> tuple[float, Choices]:
     """Run forward and backward on one batch; leaves gradients, without weight decay, in the parameters.
 
     `exponents` are the layers' exponents from the start of the round; without them, this step derives its own.
     `thresholds` are the round's input thresholds so far, for methods that keep them; the step adds new ones.
-    `training` says how labels are smoothed, `mixed` what samples are mixed with.
+    `training` says how labels are smoothed, `mixed` what samples are mixed with. `prunable` are all convolutions and
+    linear layers if left out.
     """
-    prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
+    prunable = layer_weights(model) if prunable is None else prunable
     thetas = effective_weights(model, method, prunable, exponents or derive_exponents(model, method, prunable))
     # If the target sets the density of inputs, the first layer's input stays whole.
     pruned = prunable[1:] if method.activation_density == "target" else prunable
     weights = {id(thetas[name]): name for name in pruned} if method.prune_activations else {}
-    mode = _MethodMode(weights, method, {} if thresholds is None else thresholds)
+    mode = _MethodMode(weights, method, {} if thresholds is None else thresholds, dropout_seed)
     with mode:
         logits = torch.func.functional_call(model, {**dict(model.named_parameters()), **thetas}, (x,))
     loss = _loss(logits, y, training.label_smoothing, mixed)
@@ -264,6 +280,7 @@ def _keep_from(x: Tensor, threshold: float) -> Tensor:
     return torch.where(x.abs() >= threshold, x, torch.zeros_like(x))
 
 
+LAYERS = (torch.conv1d, torch.conv2d, torch.conv3d, functional.linear)
 RECTIFIERS = (torch.relu, functional.relu, functional.relu6, functional.hardtanh)
 
 
@@ -279,8 +296,12 @@ def _passes(
 class _MethodMode(TorchFunctionMode):
     """Gives the layers of the named weights (by tensor `id`) the method's backward; records signs and masks."""
 
-    def __init__(self, weights: Mapping[int, str], method: Method, thresholds: dict[str, float]) -> None:
+    def __init__(
+        self, weights: Mapping[int, str], method: Method, thresholds: dict[str, float], dropout_seed: int
+    ) -> None:
         super().__init__()
+        self._dropout_seed = dropout_seed
+        self._dropouts = 0
         self._weights = weights
         self._method = method
         self._thresholds = thresholds
@@ -294,8 +315,10 @@ class _MethodMode(TorchFunctionMode):
             output = func(*args, **kwargs)
             self.choices.relu_signs.append(_passes(func, output.detach(), *args[1:], **kwargs))
             return output
-        if func in (torch.conv2d, functional.linear) and id(args[1]) in self._weights:
+        if func in LAYERS and id(args[1]) in self._weights:
             return self._layer(func, *args, **kwargs)
+        if func is functional.dropout:
+            return self._dropout(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _layer(self, func: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
@@ -307,6 +330,14 @@ class _MethodMode(TorchFunctionMode):
         return func(x, weight.detach(), None if bias is None else bias.detach(), *rest) + (
             for_weight - for_weight.detach()
         )
+
+    def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        """Dropout with the mask that a device draws: its own for each one of the network, in their order."""
+        if not training or p == 0:
+            return x
+        kept = dropout_mask(self._dropout_seed, self._dropouts, x.numel(), p)
+        self._dropouts += 1
+        return x * torch.from_numpy(kept.reshape(tuple(x.shape))) / (1 - p)
 
     def _pruned(self, name: str, x: Tensor, weight: Tensor, *, linear: bool) -> Tensor:
         method = self._method

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from sparsyedge.edge.data.augment import Mixed
+from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS
@@ -32,7 +32,7 @@ TOLERANCE = 3e-5
 VANISHING = 1e-6
 MIX = 0.75
 
-Batch = tuple[FloatArray, NDArray[np.int64]]
+Batch = tuple[FloatArray, Labels]
 
 
 def verify_training(
@@ -72,7 +72,7 @@ class _Walk:
         self._model.load_state_dict({name: torch.from_numpy(value) for name, value in start.items()}, strict=False)
         self._optimizer = make_optimizer(model, manifest.method, manifest.training)
 
-    def step(self, x: FloatArray, y: NDArray[np.int64]) -> float:
+    def step(self, x: FloatArray, y: Labels) -> float:
         """Take a step on both sides; if they disagree, torch goes back. Returns the largest difference."""
         weights, memory = copy.deepcopy(self._model.state_dict()), copy.deepcopy(self._optimizer.state_dict())
         before, remembered = self._state(), self._memory()
@@ -91,6 +91,7 @@ class _Walk:
             training=self._manifest.training,
             optimizer=self._optimizer,
             mixed=mixed,
+            prunable=self._manifest.prunable,
         )
         error = max(
             abs(loss - reference.loss) / abs(reference.loss),

@@ -25,7 +25,7 @@ from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.export.checked_build import export_model
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 __all__ = ["main", "make_parser"]
 

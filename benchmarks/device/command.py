@@ -121,7 +121,7 @@ def _artifacts(arguments: argparse.Namespace, folder: Path) -> Artifacts:
     try:
         from sparsyedge.edge.model.methods import make_method
         from sparsyedge.export.build import build_artifacts
-        from sparsyedge.export.models import ModelSpec
+        from sparsyedge.export.model_spec import ModelSpec
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"this board cannot export a model without {error.name}; run `sparsyedge export --dataset cifar10 --out "
@@ -129,7 +129,7 @@ def _artifacts(arguments: argparse.Namespace, folder: Path) -> Artifacts:
         ) from error
     spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["cifar10"].form)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
-    artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=SEED, check=lambda artifacts: None)
+    artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=SEED, check=lambda *made: None)
     return artifacts
 
 

@@ -126,11 +126,11 @@ def _export(width: int, folder: Path) -> tuple[str, dict[str, str]]:
     from sparsyedge.edge.model.prune import prune_global
     from sparsyedge.edge.wire.frame import encode_frame
     from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.models import ModelSpec
+    from sparsyedge.export.model_spec import ModelSpec
 
     spec = ModelSpec.for_data("resnet18", width, DATASETS["cifar10"].form)
     method = make_method("sparsyfed", sparsity=SPARSITY)
-    artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=0, check=lambda made: None)
+    artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=0, check=lambda *made: None)
     prunable = artifacts.manifest.prunable
     start = read_initial_state(artifacts)
     frames = {}

@@ -32,7 +32,7 @@ from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 __all__ = ["Figures", "main", "make_parser"]
 
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
 def _measure(arguments: argparse.Namespace, scratch: Path) -> tuple[Figures, Memory, list[str]]:
     artifacts = scratch / "artifacts"
     spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["digits"].form)
-    build_artifacts(spec, method_of(MethodConfig()), artifacts, seed=0, check=lambda made: None)
+    build_artifacts(spec, method_of(MethodConfig()), artifacts, seed=0, check=lambda *made: None)
     names = [(number, f"device-{number:05d}") for number in range(arguments.devices)]
     with ExitStack() as stack:
         broker = stack.enter_context(started_mosquitto(scratch))

@@ -85,11 +85,11 @@ def _row(artifacts: Artifacts, name: str, arguments: argparse.Namespace) -> dict
 def _export(width: int, folder: Path) -> Artifacts:
     from sparsyedge.edge.model.methods import make_method
     from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.models import ModelSpec
+    from sparsyedge.export.model_spec import ModelSpec
 
     method = make_method("sparsyfed", sparsity=SPARSITY)
     spec = ModelSpec.for_data("resnet18", width, DATASETS["cifar10"].form)
-    return build_artifacts(spec, method, folder, seed=0, check=lambda artifacts: None)[0]
+    return build_artifacts(spec, method, folder, seed=0, check=lambda *made: None)[0]
 
 
 def make_parser() -> Parser:

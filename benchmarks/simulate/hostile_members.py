@@ -113,9 +113,9 @@ class ForgingSession:
         self._honest.load_optimizer_state(state)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
     ) -> float:
-        return self._honest.train_step(x, y, learning_rate, mixed)
+        return self._honest.train_step(x, y, learning_rate, mixed, seed)
 
 
 def flip(times: float) -> Forge:

@@ -35,7 +35,8 @@ def ensure_artifacts(config: SimulatedRunConfig, dataset: Dataset) -> Artifacts:
 def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
     # Imported here: simulating with existing artifacts needs no torch.
     from sparsyedge.export.checked_build import export_model
-    from sparsyedge.export.models import ModelSpec, model_for
+    from sparsyedge.export.model_spec import ModelSpec
+    from sparsyedge.export.models import model_for
 
     spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
     method = method_of(config.method or MethodConfig())

@@ -18,7 +18,8 @@ from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.session import Kind, Session
 from sparsyedge.edge.training.session_holder import SessionHolder
-from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model
 from sparsyedge.export.reference import (
     derive_exponents,
     load_optimizer_state,
@@ -73,7 +74,7 @@ class TorchSession:
         load_optimizer_state(self._model, self._manifest.training, self._optimizer, kept)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         step = reference_step(

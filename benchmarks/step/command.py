@@ -83,8 +83,9 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
     """Export the model and draw the workload; also returns the weights before the profile zeroes some."""
     # Here and not above: torch reads the limits of cap_peers when it is imported.
     from sparsyedge.edge.model.methods import make_method
-    from sparsyedge.export.build import build_artifacts, state_of
-    from sparsyedge.export.models import ModelSpec, build_model, prunable_names
+    from sparsyedge.export.build import build_artifacts
+    from sparsyedge.export.model_spec import ModelSpec
+    from sparsyedge.export.models import build_model, prunable_names, state_of
 
     spec = ModelSpec.for_data(arguments.model, arguments.width, DATASETS[_dataset(arguments)].form)
     model = build_model(spec, beta=BETA, seed=arguments.seed)
@@ -96,7 +97,7 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
         state = mask(initial, prunable, everywhere(arguments.sparsity), seed=arguments.seed)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
     # `sparsyedge export` checks the graphs against torch; here we compare losses instead.
-    artifacts, _ = build_artifacts(spec, method, folder, seed=arguments.seed, check=lambda artifacts: None)
+    artifacts, _ = build_artifacts(spec, method, folder, seed=arguments.seed, check=lambda *made: None)
     batch = {"batch": arguments.batch, "threads": arguments.threads, "seed": arguments.seed}
     return Workload.draw(artifacts, state, **batch), initial
 
@@ -172,7 +173,11 @@ def make_parser() -> Parser:
     add = parser.add_argument
     profiles = ", ".join(PROFILES)
     add("--profile", default="trained95", help=f"{profiles}, or an .npz file with a state (default: %(default)s)")
-    add("--model", default="resnet18", help="one of the zoo's; the named profiles are ResNet-18's (default: %(default)s)")
+    add(
+        "--model",
+        default="resnet18",
+        help="one of the zoo's; the named profiles are ResNet-18's (default: %(default)s)",
+    )
     add("--sparsity", type=_share, help="instead of a profile: random zeros, this share of every prunable weight")
     add("--dataset", help="a data set whose shape the model gets (default: cifar10; ds_cnn: speech_commands_mel)")
     add("--threads", type=positive, default=1, help="of every contestant (default: %(default)s)")

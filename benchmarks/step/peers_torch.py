@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
 from sparsyedge.edge.tensors import State
-from sparsyedge.export.models import ModelSpec, build_model, prunable_names
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model, prunable_names
 from sparsyedge.export.zoo.resnet18 import BasicBlock, CifarResNet18
 
 __all__ = ["DenseStep", "SparsyFedStep", "TorchStep", "dense_model", "sparsyfed_model"]

@@ -20,7 +20,8 @@ from sparsyedge.coordinator.rounds.learning_rates import learning_rate
 from sparsyedge.edge.data import Dataset, Samples, share_out
 from sparsyedge.edge.inference.losses import RegressionErrors
 from sparsyedge.edge.model.methods import Method
-from sparsyedge.export.models import ModelSpec, build_model, prunable_names
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model, prunable_names
 from sparsyedge.export.reference import derive_exponents, effective_weights
 
 __all__ = ["TorchRun", "run_rounds"]

@@ -25,7 +25,7 @@ MANTISSA_BITS = 53
 
 @dataclass(frozen=True)
 class StepKey:
-    """Everything that the augmentation of one step depends on."""
+    """Everything that the random numbers of one step depend on."""
 
     seed: int
     round_number: int
@@ -34,10 +34,16 @@ class StepKey:
     step: int
 
     def stream(self) -> np.random.PCG64:
-        """The step's own random numbers."""
-        facts = ["augment", self.seed, self.round_number, self.device_id, self.epoch, self.step]
-        digest = hashlib.sha256(json.dumps(facts).encode("ascii")).digest()
-        return np.random.PCG64(int.from_bytes(digest, "big"))
+        """The random numbers of the step's augmentation."""
+        return np.random.PCG64(int.from_bytes(self._digest("augment"), "big"))
+
+    def number(self) -> int:
+        """The seed of the step's dropout: 63 bits, which every integer type of a graph can hold."""
+        return int.from_bytes(self._digest("dropout")[:8], "big") >> 1
+
+    def _digest(self, purpose: str) -> bytes:
+        facts = [purpose, self.seed, self.round_number, self.device_id, self.epoch, self.step]
+        return hashlib.sha256(json.dumps(facts).encode("ascii")).digest()
 
 
 @dataclass(frozen=True, eq=False)

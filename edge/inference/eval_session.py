@@ -9,6 +9,7 @@ import numpy as np
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import TrainingError
 from sparsyedge.edge.inference.delivery import pieces_of
+from sparsyedge.edge.inference.losses import mean_loss
 from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, value_info
 from sparsyedge.edge.inference.preprocessing import BATCH
 from sparsyedge.edge.inference.protobuf import bytes_field
@@ -18,7 +19,7 @@ from sparsyedge.edge.model.reparametrise import network_weights
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.onnx_runtime import open_graph
 
-__all__ = ["EvalSession", "mean_cross_entropy"]
+__all__ = ["EvalSession"]
 
 
 class EvalSession:
@@ -55,15 +56,7 @@ class EvalSession:
             (logits,) = self._graph.run([self._logits], {self._input: x, **self._weights})
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise TrainingError(f"evaluation of a batch of shape {x.shape} failed: {error}") from error
-        return mean_cross_entropy(logits, y), logits
-
-
-def mean_cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> float:
-    """The mean over the samples of -log softmax(logits) at the label, in float64."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=1, keepdims=True)
-    of_labels = shifted[np.arange(len(labels)), labels]
-    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - of_labels))
+        return mean_loss(self._manifest.task, logits, y), logits
 
 
 def _fed_with_weights(template: Template, manifest: Manifest) -> bytes:

@@ -156,6 +156,7 @@ class Manifest(msgspec.Struct, frozen=True):
     def training(self) -> Training:
         """How devices take a step."""
         return self.stated_training or PLAIN_SGD
+
     task: Task = "classes"
     """Written only where it is another: devices without the feature `regression` know no other."""
 
@@ -242,10 +243,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
 
-def needed_features(input_shape: tuple[int, ...], task: Task) -> Features | UnsetType:
+def needed_features(input_shape: tuple[int, ...], task: Task) -> Features:
     """What a device must have to train on such samples, for the manifest's `needs`."""
     needed = ("regression",) if task == "regression" else ()
-    return needed + (("sample-shapes",) if len(input_shape) != IMAGE_AXES else ()) or UNSET
+    return needed + (("sample-shapes",) if len(input_shape) != IMAGE_AXES else ())
 
 
 def amend_manifest(content: bytes, **changes: Any) -> bytes:

@@ -75,7 +75,7 @@ class DenseSession:
         """Do nothing."""
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
     ) -> float:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         assert mixed is None, "the training API's graphs have plain labels; see choose_kind"

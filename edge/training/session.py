@@ -41,9 +41,12 @@ class Session(Protocol):
         """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
     ) -> float:
-        """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+        """One step on one batch, BatchNorm's running statistics included; returns the loss before the step.
+
+        Dropout draws from `seed`.
+        """
 
 
 def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:

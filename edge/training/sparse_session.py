@@ -10,6 +10,7 @@ how a device without onnxruntime-training trains such a method.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +24,13 @@ from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.layer_paths import BREAK_EVEN, computes_sparse
 from sparsyedge.edge.training.onnx_runtime import open_graph
 from sparsyedge.edge.training.session import Kind
 
 __all__ = ["LABELS_MIXED", "MIX", "THRESHOLD", "SparseSession"]
+
+log = logging.getLogger(__name__)
 
 LABELS_MIXED = "labels_mixed"
 """The labels of what samples are mixed with, if the graph mixes."""
@@ -35,6 +39,10 @@ MIX = "mix"
 
 THRESHOLD = ".tau"
 """Suffix of a threshold that each step passes to the next; the prefix is the name of the layer's weight."""
+SEED = "seed"
+"""The input that dropout draws from; a graph without dropout has none."""
+SPARSE = ".sparse"
+"""Suffix of the input that says whether a layer computes with its non-zeros alone."""
 NO_THRESHOLD = np.array([-1], dtype=np.float32)
 
 
@@ -52,6 +60,8 @@ class SparseSession:
         inputs = {each.name for each in self._step.get_inputs()}
         self._thresholds = sorted(name for name in inputs if name.endswith(THRESHOLD))
         self._mixes = MIX in inputs
+        self._draws = SEED in inputs
+        self._choosing = [name for name in manifest.prunable if f"{name}{SPARSE}" in inputs]
         self._memory = [
             (parameter, suffix)
             for parameter in manifest.parameters
@@ -77,11 +87,25 @@ class SparseSession:
             if name not in self._positions:
                 self._plan_layer(name, state[name])
             self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
+        self._choose_paths()
         for parameter, suffix in self._memory:
             trained = _trained(parameter)
             self._changing[f"{trained}{suffix}"] = np.zeros_like(self._changing[trained])
         if self._manifest.training.counts_steps:
             self._changing[OPTIMIZER_STEPS] = np.zeros(1, dtype=np.float32)
+
+    def _choose_paths(self) -> None:
+        """Decide for each layer that can do both whether it computes with its non-zeros alone."""
+        sizes = {name: int(np.prod(shape)) for name, shape in self._manifest.shapes.items()}
+        chosen = {name: computes_sparse(self._positions[name].size, sizes[name]) for name in self._choosing}
+        self._fixed |= {f"{name}{SPARSE}": np.array([is_sparse]) for name, is_sparse in chosen.items()}
+        if chosen:
+            log.info(
+                "%d of %d layers compute with their non-zeros alone: those with at most %.0f %% of their weights",
+                sum(chosen.values()),
+                len(chosen),
+                100 * BREAK_EVEN,
+            )
 
     def _plan_layer(self, name: str, weights: FloatArray) -> None:
         """Decide which weights of a layer to train, and in what order to store them."""
@@ -140,26 +164,28 @@ class SparseSession:
             self._changing[OPTIMIZER_STEPS] = np.array(state[OPTIMIZER_STEPS], dtype=np.float32)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         try:
-            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate, mixed))
+            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate, mixed, seed))
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
         results = dict(zip(self._outputs, values, strict=True))
-        loss = float(results.pop("loss")[0])
-        self._changing = {name.removesuffix(".new"): value for name, value in results.items()}
+        loss = float(results.pop("loss").reshape(-1)[0])
+        self._changing |= {name.removesuffix(".new"): value for name, value in results.items()}
         return loss
 
     def feeds(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
     ) -> dict[str, NDArray[Any]]:
         """All inputs of the step's graph, by name; copies nothing."""
         feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "learning_rate": _one(learning_rate)}
         if self._mixes:
             feeds[LABELS_MIXED] = y if mixed is None else mixed.labels
             feeds[MIX] = _one(1.0 if mixed is None else mixed.share)
+        if self._draws:
+            feeds[SEED] = np.array([seed], dtype=np.int64)
         return {**feeds, **self._fixed, **self._changing}
 
 

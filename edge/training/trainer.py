@@ -122,9 +122,9 @@ def _train_epoch(
 def _train_step(session: Session, samples: Samples, indices: Indices, job: LocalJob, key: StepKey) -> float:
     x, y = samples.batch(indices)
     if not job.training.augments:
-        return session.train_step(x, y, job.learning_rate)
+        return session.train_step(x, y, job.learning_rate, seed=key.number())
     x, y, mixed = augment(job.training, x, y, key, fill=background(samples.x.dtype))
-    return session.train_step(x, y, job.learning_rate, mixed)
+    return session.train_step(x, y, job.learning_rate, mixed, key.number())
 
 
 def _trainable(batches: list[Indices], job: LocalJob, *, smallest_plane: int | None) -> list[Indices]:

@@ -152,7 +152,9 @@ class Expansion:
             sizes = {"in_h": height, "in_w": width, **_depthwise(weight.shape[2:], attributes)}
             return [_ours("DepthwiseConvGradInput", [dy, w], node.output, **sizes)]
         plane, kernel = attributes["plane"], weight.shape[2:]
-        geometry = list(zip(plane, kernel, attributes["stride"], attributes["padding"], attributes["dilation"], strict=True))
+        geometry = list(
+            zip(plane, kernel, attributes["stride"], attributes["padding"], attributes["dilation"], strict=True)
+        )
         # What the forward pass left unread at the far end.
         rest = [(size + 2 * pad - step * (taps - 1) - 1) % leap for size, taps, leap, pad, step in geometry]
         return [_standard("ConvTranspose", [dy, w], node.output, output_padding=rest, **_geometry(attributes))]
@@ -284,7 +286,9 @@ def _conv_grad_weight(x: str, dy: str, dw: str, shape: Sequence[int], attributes
 
 def _either(condition: str, sparse: Nodes, dense: Nodes, output: str) -> onnx.NodeProto:
     branches = {
-        key: helper.make_graph(nodes, key, [], [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)])
+        key: helper.make_graph(
+            nodes, key, [], [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
+        )
         for key, nodes in (("then_branch", sparse), ("else_branch", dense))
     }
     return helper.make_node("If", [condition], [output], name=f"{output}.If", **branches)

@@ -16,8 +16,7 @@ from torch.onnx._internal.exporter import _core
 
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.export.general.program import StepProgram
-from sparsyedge.export.general.torch_ops import LIBRARY
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.export.quiet import quiet
 
 __all__ = ["TRACED_DOMAIN", "inference_graph", "step_graph"]
@@ -137,12 +136,7 @@ def _explain(error: Exception) -> str:
 
 def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """A function for each of our torch ops that records it as a node: tensors as inputs, all else as attributes."""
-    ours = [torch._C._get_operation_overload(name, "") for name in ()]
-    del ours
-    names = {
-        schema.name.partition("::")[2] for schema in torch._C._jit_get_all_schemas() if schema.name.startswith(f"{LIBRARY}::")
-    }
-    return {getattr(torch.ops.sparsyedge, name).default: _recorder(name) for name in names}
+    return {getattr(torch.ops.sparsyedge, name).default: _recorder(name) for name in NAMES}
 
 
 def _recorder(name: str) -> Callable[..., Any]:

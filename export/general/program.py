@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.export.general.substitute import Layers, substitute
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.own_module import train_mode
 from sparsyedge.export.quiet import quiet
 
 __all__ = ["StepProgram", "trace_step"]
@@ -60,12 +61,15 @@ def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> 
     with quiet():
         try:
             traced = torch.export.export(
-                _LossOf(model.train(), spec, smoothing=smoothing), _example(spec), dynamic_shapes=shapes, strict=False
+                _LossOf(train_mode(model), spec, smoothing=smoothing),
+                _example(spec),
+                dynamic_shapes=shapes,
+                strict=False,
             )
         except Exception as error:  # torch's exporter raises whatever its tracer met
             raise ArtifactError(_explain(error, model)) from error
         _forget_counters(traced)
-        layers = substitute(traced, seed="seed", prefix=_PREFIX)
+        layers = substitute(traced, seed="seed", prefix=_PREFIX, samples=_TRACED_SAMPLES)
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             try:
                 joint = _export_forward_backward(traced)
@@ -125,6 +129,6 @@ def _output_name(spec: Any) -> str:
 def _explain(error: Exception, model: nn.Module) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return (
-        f"torch cannot export {type(model).__name__} as a graph: {reason[:300]}; write its forward without control flow "
-        f"that depends on data, and with ops that torch.export knows"
+        f"torch cannot export {type(model).__name__} as a graph: {reason[:300]}; write its forward without control "
+        f"flow that depends on data, and with ops that torch.export knows"
     )

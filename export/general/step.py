@@ -20,6 +20,7 @@ from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
 from sparsyedge.edge.model.reparametrise import NORM_FLOOR, positions_name
 from sparsyedge.edge.model.training import Training
 from sparsyedge.edge.native import OP_DOMAIN
+from sparsyedge.edge.training.sparse_session import SPARSE
 from sparsyedge.export.general.expand import Choice, Expansion, Weight
 from sparsyedge.export.general.onnx_program import IR_VERSION, OPSET, TRACED_DOMAIN
 from sparsyedge.export.general.substitute import Layers
@@ -27,9 +28,6 @@ from sparsyedge.export.rewrite import BETA, DENSITY, OP_DOMAIN_VERSION, WEIGHT_D
 from sparsyedge.export.update_nodes import LEARNING_RATE, UpdateNodes, beta_name
 
 __all__ = ["Network", "build_plan_graph", "build_step_graph"]
-
-SPARSE = ".sparse"
-"""Suffix of the input that says whether a layer computes with its non-zeros alone."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,10 @@ def build_plan_graph(network: Network) -> onnx.ModelProto:
         plan, order = f"{name}.plan", f"{name}.order"
         nodes.append(_ours("LinearPlan", [f"{name}.index"], [plan, order], rows=rows, columns=columns))
         inputs.append(_value(f"{name}.index", TensorProto.INT32, [f"{name}.nnz"]))
-        outputs += [_value(plan, TensorProto.INT32, [f"{plan}_size"]), _value(order, TensorProto.INT32, [f"{name}.nnz"])]
+        outputs += [
+            _value(plan, TensorProto.INT32, [f"{plan}_size"]),
+            _value(order, TensorProto.INT32, [f"{name}.nnz"]),
+        ]
     return _model("sparse_plan", nodes, inputs, outputs, [])
 
 
@@ -71,7 +72,8 @@ def _require_possible(method: Method, training: Training) -> None:
         )
     if training.mixup:
         raise ConfigError(
-            f"key `training.mixup` has value {training.mixup}: only networks of the fused layout mix samples; leave it out"
+            f"key `training.mixup` has value {training.mixup}: only networks of the fused layout mix samples; "
+            f"leave it out"
         )
 
 
@@ -188,10 +190,9 @@ class _Step:
         trainable = set(self._network.trainable)
         outputs += [each for each in traced.output if each.name.endswith(".new") and each.name[:-4] not in trainable]
         constants = [*traced.initializer, *self._constants(), *self._updates.constants]
-        model = _model(
+        return _model(
             "sparse_step", self._nodes, [*inputs, *self._updates.inputs], [*outputs, *self._updates.outputs], constants
         )
-        return model
 
     def _constants(self) -> Iterable[onnx.TensorProto]:
         yield numpy_helper.from_array(np.array([self._method.beta], dtype=np.float32), BETA)

@@ -5,6 +5,7 @@ At this level a layer is still one op with its weight as a named input, so no pa
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,17 +31,21 @@ class Layers:
     """Layers that can compute with their non-zeros, and what they are: `linear` or `pointwise`."""
     dense: list[str] = field(default_factory=list)
     """Convolutions that compute dense, whatever their weights."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """How many positions of a sample a layer's weight applies to."""
+    planes: dict[str, int] = field(default_factory=dict)
+    """How many positions of a sample a BatchNorm sees, by the name of its running mean."""
 
     def __iter__(self) -> Iterator[str]:
         return iter((*self.sparse, *self.dense))
 
 
-def substitute(program: ExportedProgram, *, seed: str, prefix: str) -> Layers:
+def substitute(program: ExportedProgram, *, seed: str, prefix: str, samples: int) -> Layers:
     """Replace ops in place; returns the layers it found, by the names of weights without `prefix`.
 
-    `seed` is the name of the input from which dropout draws.
+    `seed` is the name of the input from which dropout draws, `samples` the batch that the program was traced with.
     """
-    surgeon = _Surgeon(program, seed, prefix)
+    surgeon = _Surgeon(program, seed, prefix, samples)
     for node in list(program.graph.nodes):
         surgeon.visit(node)
     program.graph.eliminate_dead_code()
@@ -49,7 +54,7 @@ def substitute(program: ExportedProgram, *, seed: str, prefix: str) -> Layers:
 
 
 class _Surgeon:
-    def __init__(self, program: ExportedProgram, seed: str, prefix: str) -> None:
+    def __init__(self, program: ExportedProgram, seed: str, prefix: str, samples: int) -> None:
         self.graph: Graph = program.graph
         self.layers = Layers()
         self._parameters = {
@@ -58,6 +63,7 @@ class _Surgeon:
             if spec.target is not None
         }
         self._seed = next(node for node in self.graph.nodes if node.op == "placeholder" and node.name == seed)
+        self._samples = samples
         self._dropouts = 0
         self._uses: dict[str, int] = {}
         for node in self.graph.nodes:
@@ -96,6 +102,7 @@ class _Surgeon:
         name = self._layer_name(weight)
         if name is not None and len(_shape(weight)) == 2:
             self.layers.sparse[name] = "linear"
+            self.layers.positions[name] = _size(node) // (self._samples * _shape(weight)[0])
             self._replace(node, _OURS.linear.default, x, weight, bias, name)
 
     def _convolution(self, node: Node) -> None:
@@ -108,6 +115,7 @@ class _Surgeon:
         padding = _padding(padding, kernel, dilation)
         if padding is None:
             return
+        self.layers.positions[name] = math.prod(_shape(node)[2:])
         if set(kernel) | set(stride) == {1} and set(padding) == {0} and groups in (None, 1):
             self.layers.sparse[name] = "pointwise"
             self._replace(node, _OURS.pointwise.default, x, weight, bias, name)
@@ -126,6 +134,7 @@ class _Surgeon:
         x, gamma, beta, mean, variance, training, momentum, epsilon, _ = _arguments(node, 9)
         if not training or None in (gamma, beta, mean, variance):
             return
+        self.layers.planes[self._parameters[mean.name]] = math.prod(_shape(x)[2:])
         with self.graph.inserting_before(node):
             norm = self._call(_OURS.batch_norm.default, x, gamma, beta, mean, variance, momentum, epsilon)
             y, new_mean, new_variance = (self._item(norm, index) for index in (0, 3, 4))
@@ -138,7 +147,9 @@ class _Surgeon:
         if len(shape) != 1 or gamma is None or beta is None:
             return
         with self.graph.inserting_before(node):
-            y = self._item(self._call(_OURS.layer_norm.default, x, gamma, beta, 1e-5 if epsilon is None else epsilon), 0)
+            y = self._item(
+                self._call(_OURS.layer_norm.default, x, gamma, beta, 1e-5 if epsilon is None else epsilon), 0
+            )
         self._put(node, y)
 
     def _gelu(self, node: Node) -> None:
@@ -218,6 +229,12 @@ def _arguments(node: Node, count: int) -> list[Any]:
 
 def _shape(node: Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
+
+
+def _size(node: Node) -> int:
+    """The number of elements in the traced batch."""
+    size = node.meta["val"].numel()
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def _spread(value: Any, default: int, kernel: tuple[int, ...]) -> list[int]:

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["LIBRARY"]
+__all__ = ["NAMES"]
 
-LIBRARY = "sparsyedge"
+NAMES: list[str] = []
+"""All of our ops, in `torch.ops.sparsyedge`."""
 
 Context = Any
 """What torch's autograd hands to the functions below; it has no public type that fits."""
 
 
 def _operator(name: str, schema: str, compute: Callable[..., Any], shape: Callable[..., Any]) -> Any:
-    defined = torch.library.custom_op(f"{LIBRARY}::{name}", compute, mutates_args=(), schema=schema)
+    NAMES.append(name)
+    defined = torch.library.custom_op(f"sparsyedge::{name}", compute, mutates_args=(), schema=schema)
     defined.register_fake(shape)
     return defined
 

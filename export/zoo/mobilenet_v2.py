@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 __all__ = ["InvertedResidual", "MobileNetV2"]
 

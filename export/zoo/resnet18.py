@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 __all__ = ["BasicBlock", "CalmResNet18", "CifarResNet18", "ResNet18", "StandardResNet18"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 __all__ = ["ViTTiny"]
 
@@ -64,7 +64,7 @@ class ViTTiny(nn.Module):
         self.pos_embed = nn.Parameter(torch.randn(1, 1 + patches, channels) * DEVIATION)
         self.blocks = nn.Sequential(*(Block(channels, HEADS) for _ in range(DEPTH)))
         self.norm = nn.LayerNorm(channels, eps=1e-6)
-        self.head = nn.Linear(channels, spec.classes)
+        self.head = nn.Linear(channels, spec.outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.patch_embed(x).flatten(2).transpose(1, 2)

@@ -18,7 +18,8 @@ from sparsyedge.edge.model.prune import prune_global, removed_count
 from sparsyedge.edge.tensors import State, count_nonzero
 from sparsyedge.edge.training.trainer import LocalJob, train
 from sparsyedge.export.agreement import _GradientProbe
-from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model
 
 Export = Callable[..., Artifacts]
 RATE = 0.1

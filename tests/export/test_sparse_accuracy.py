@@ -31,7 +31,8 @@ from sparsyedge.edge.training.onnx_runtime import session_options
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.edge.training.trainer import LocalJob, train
-from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model
 from sparsyedge.export.reference import ReferenceStep, reference_step
 
 SEEDS_NEEDED, SEEDS_TRIED = 10, 60

@@ -20,7 +20,7 @@ from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.hardware.arm.tree import SITE, emulated
 
 STEPS = 5
@@ -52,7 +52,7 @@ def exchange(tree: Path) -> Iterator[Path]:
 def export(directory: Path) -> Artifacts:
     spec = ModelSpec("resnet18", width=4, classes=4, input_shape=(3, 16, 16))
     method = make_method("sparsyfed", sparsity=0.9)
-    return build_artifacts(spec, method, directory, seed=0, check=lambda artifacts: None)[0]
+    return build_artifacts(spec, method, directory, seed=0, check=lambda *made: None)[0]
 
 
 def python(tree: Path, *arguments: str) -> list[str]:

@@ -19,7 +19,7 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.export.build import build_artifacts
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 pytestmark = pytest.mark.mosquitto
 
@@ -107,7 +107,7 @@ class Lab:
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "artifacts"
     spec = ModelSpec("resnet18", width=4, classes=10, input_shape=(3, 32, 32))
-    build_artifacts(spec, make_method("sparsyfed", sparsity=0.9, beta=1.25), folder, seed=0, check=lambda made: None)
+    build_artifacts(spec, make_method("sparsyfed", sparsity=0.9, beta=1.25), folder, seed=0, check=lambda *made: None)
     return folder
 
 

@@ -47,7 +47,7 @@ import sys
 from pathlib import Path
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.export.checked_build import export_model
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 spec = ModelSpec("resnet18", width=4, classes=5, input_shape=(3, 16, 16))
 export_model(spec, make_method("sparsyfed", sparsity=0.9), Path(sys.argv[1]), seed=3)

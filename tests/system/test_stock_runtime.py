@@ -17,7 +17,7 @@ from fixtures.repository import REPOSITORY
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.native import codec_path, library_path
-from sparsyedge.export.models import ModelSpec
+from sparsyedge.export.model_spec import ModelSpec
 
 pytestmark = pytest.mark.heavy
 

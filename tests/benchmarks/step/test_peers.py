@@ -16,8 +16,8 @@ from sparsyedge.benchmarks.step.profiles import PROFILES, mask
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.methods import make_method
-from sparsyedge.export.build import state_of
-from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model, state_of
 from sparsyedge.export.reference import prune_activation, reference_step
 
 BETA = 1.25

@@ -12,7 +12,8 @@ from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, mask,
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.tensors import State
-from sparsyedge.export.models import MODELS, ModelSpec, prunable_names
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import MODELS, prunable_names
 
 
 @pytest.fixture

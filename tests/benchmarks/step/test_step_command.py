@@ -19,8 +19,8 @@ from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.native import OP_DOMAIN
-from sparsyedge.export.build import state_of
-from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model, state_of
 
 # Not narrower: torch 2.13 writes beyond its memory in channels_last convolutions of fewer than 8 channels with AVX2.
 QUICK = ["step", "--width", "8", "--steps", "2", "--batch", "4"]

@@ -26,7 +26,8 @@ from sparsyedge.edge.training.local_update import finish_update, start_state, st
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.edge.training.trainer import LocalJob, train
-from sparsyedge.export.models import ModelSpec, build_model
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model
 
 SPEC = ModelSpec("resnet18", width=4, classes=5, input_shape=(3, 16, 16))
 RATE = 1e-3

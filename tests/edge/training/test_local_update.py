@@ -79,7 +79,7 @@ class RecordingSession(Forgetful):
         return dict(self._state)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
     ) -> float:
         raise AssertionError("these tests prune and encode, they never train")
 

@@ -1,0 +1,56 @@
+"""What a model is made for: its name and size, and the form of its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparsyedge.edge.data import Form, Task
+from sparsyedge.edge.data.form import SampleType
+
+__all__ = ["AS_IT_IS", "ModelChoices", "ModelSpec"]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model's name and size, and the form of its data."""
+
+    model: str
+    width: int
+    classes: int
+    """The number of classes; in a regression, of outputs."""
+    input_shape: tuple[int, ...]
+    """Of one sample: channels, height, width of an image; edge/data/dataset.py names the axes of others."""
+    class_names: tuple[str, ...] = ()
+    """In the order of their numbers, or of the outputs; empty if they have no names."""
+    sample_type: SampleType = "uint8"
+    task: Task = "classes"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the model gives per sample: one for each class, or for each target."""
+        return self.classes
+
+    @classmethod
+    def for_data(cls, model: str, width: int, form: Form) -> ModelSpec:
+        """The spec of a model for data of this form."""
+        return cls(model, width, form.classes, form.shape, form.names, form.sample_type, form.task)
+
+
+@dataclass(frozen=True)
+class ModelChoices:
+    """What a user decides about a model beyond its name."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """For the callable of the user's own module."""
+    init: Path | None = None
+    """A file of weights to start from."""
+    train: str = "all"
+    """Which parameters train: `all`, `last:N` layers, or those that match a pattern."""
+    prunable: str | None = None
+    """Which parameters are pruned; without a pattern, the weights of convolutions and linear layers."""
+
+
+AS_IT_IS = ModelChoices()
