@@ -138,7 +138,7 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
         # The oldest version that says it all: devices of earlier releases expect the files of the training API.
         version=LAST_WITH_API_FILES if "training" in files else MANIFEST_VERSION,
         ops_abi=ABI_VERSION,
-        model=spec.model,
+        model=_plain_name(spec.model),
         width=spec.width,
         classes=spec.classes,
         input_shape=spec.input_shape,
@@ -166,6 +166,12 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
         task=spec.task,
         stated_training=UNSET if training == PLAIN_SGD else training,
     )
+
+
+def _plain_name(model: str) -> str:
+    """A model's name without the folders of this machine."""
+    place, colon, name = model.rpartition(":")
+    return f"{Path(place).name}:{name}" if colon and place.endswith(".py") else model
 
 
 def _installed_versions(*names: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from torch.onnx._internal.exporter import _core
 
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.export.general.program import StepProgram
+from sparsyedge.export.general.torch_ops import NAMES
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.export.quiet import quiet
 

@@ -75,7 +75,22 @@ def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> 
                 joint = _export_forward_backward(traced)
             except Exception as error:  # as above
                 raise ArtifactError(_explain(error, model)) from error
+    _fill_empty_tensors(joint)
     return _described(joint, layers)
+
+
+def _fill_empty_tensors(program: ExportedProgram) -> None:
+    """ONNX has no tensor without values; torch's gradients use some for their shape."""
+    for node in list(program.graph.nodes):
+        if node.target is torch.ops.aten.empty_permuted.default:
+            with program.graph.inserting_before(node):
+                filled = program.graph.call_function(
+                    torch.ops.aten.full.default, (node.args[0], 0.0), {"dtype": node.meta["val"].dtype}
+                )
+            filled.meta = dict(node.meta)
+            node.replace_all_uses_with(filled)
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
 
 
 def _example(spec: ModelSpec) -> tuple[Tensor, Tensor, Tensor]:
