@@ -24,7 +24,7 @@ from torch import nn
 
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.edge.model.artifacts import Artifacts
+from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.model.reparametrise import layer_exponents
@@ -33,6 +33,8 @@ from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.onnx_runtime import training_api
 from sparsyedge.edge.training.sparse_session import SparseSession
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import build_model
 from sparsyedge.export.reference import RELU6_LIMIT, ReferenceStep, reference_step
 from sparsyedge.export.rewrite import PRUNED_INPUT
 from sparsyedge.export.training_agreement import STEPS as TRAINING_STEPS
@@ -77,13 +79,14 @@ class Parity:
     """Whether all but `plain` speak of the graphs for the training API; they speak of the plain graph otherwise."""
 
 
-def verify(artifacts: Artifacts, model: nn.Module, *, seed: int = 0) -> Parity:
+def verify(artifacts: Artifacts, model: nn.Module | None = None, *, seed: int = 0) -> Parity:
     """Compare one training step from dense weights and two from pruned ones with torch; ArtifactError on mismatch.
 
-    The plain graph is compared always; the graphs for the training API where they were exported and can run. `model`
-    is scratch space.
+    The plain graph is compared always; the graphs for the training API where they were exported and can run. `model` is
+    the exported module, used as scratch space; one of the zoo can be left out.
     """
     rng = np.random.default_rng(seed)
+    model = _rebuilt(artifacts.manifest) if model is None else model
     if not artifacts.manifest.training.is_plain:
         return _Comparison(artifacts, model, rng).training_steps(SparseSession(artifacts))
     if not artifacts.manifest.has_api_files or training_api is None:
@@ -91,6 +94,11 @@ def verify(artifacts: Artifacts, model: nn.Module, *, seed: int = 0) -> Parity:
     comparison = _ApiComparison(artifacts, model, rng)
     parity = _verify_api(comparison)
     return replace(parity, plain=_verify_plain(comparison, SparseSession(artifacts)).plain)
+
+
+def _rebuilt(manifest: Manifest) -> nn.Module:
+    spec = ModelSpec(manifest.model, manifest.width, manifest.classes, manifest.input_shape, task=manifest.task)
+    return build_model(spec, beta=manifest.method.beta, seed=manifest.seed)
 
 
 def _verify_api(comparison: _ApiComparison) -> Parity:

@@ -123,6 +123,7 @@ def _write_graphs(blueprint: _Blueprint, model: nn.Module, *, holds_theta: bool,
         )
     if holds_theta:
         turn_into_weights(model, method, prunable_names(model))
+        fused = read_fused(model, spec)  # its graphs hold the weights
     with_api = blueprint.for_training_api and training.is_plain
     return write_fused_graphs(fused, model, method, training, paths, for_training_api=with_api)
 

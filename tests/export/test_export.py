@@ -107,7 +107,7 @@ def test_an_export_with_the_wrong_weight_decay_is_refused(tmp_path: Path) -> Non
     method = msgspec.structs.replace(make_method("sparsyfed", sparsity=0.5, beta=1.25), weight_decay=0.1)
     spec = ModelSpec("resnet18", 4, 5, (3, 16, 16))
 
-    def verify_with_another_decay(artifacts: Artifacts) -> None:
+    def verify_with_another_decay(artifacts: Artifacts, *_: object) -> None:
         claimed = msgspec.structs.replace(method, weight_decay=1e-3)
         verify(Artifacts(artifacts.directory, msgspec.structs.replace(artifacts.manifest, method=claimed)))
 
@@ -174,7 +174,7 @@ def test_a_linear_layer_without_a_gradient_node_is_reported(tiny: Artifacts) -> 
 def test_a_folder_that_another_export_has_filled_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
     other = tmp_path / "out" / "manifest.json"
 
-    def meanwhile(artifacts: Artifacts) -> None:
+    def meanwhile(*_: object) -> None:
         other.parent.mkdir()
         other.write_text("another's")
 

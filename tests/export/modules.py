@@ -1,0 +1,106 @@
+"""Modules as a user might bring them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class EveryKind(nn.Module):
+    """Convolutions of every kind, attention, norms, dropout, and activations with their own gradients."""
+
+    def __init__(self, classes: int, hidden: int = 16) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.bn = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, 2, 1, groups=8, bias=False)
+        self.pointwise = nn.Conv2d(8, 12, 1)
+        self.grouped = nn.Conv2d(12, 12, 3, padding=1, groups=3)
+        self.attention = nn.MultiheadAttention(12, 2, batch_first=True)
+        self.fc = nn.Linear(12, hidden)
+        self.dropout = nn.Dropout(0.2)
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.bn(self.conv(x)))
+        x = functional.silu(self.pointwise(functional.relu6(self.depthwise(x))))
+        tokens = self.grouped(x).flatten(2).transpose(1, 2)
+        tokens = tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]
+        tokens = self.dropout(functional.gelu(self.fc(tokens)))
+        logits: Tensor = self.head(self.norm(tokens).mean(1))
+        return logits
+
+
+class SmallResNet(nn.Module):
+    """What the fused layout knows, under names of its own."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.body = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.body_norm = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = torch.relu(self.body_norm(self.body(x)) + x)
+        logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+class Branching(nn.Module):
+    """Looks at its data to decide what to compute."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(192, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        logits: Tensor = self.head(x if bool(x.sum() > 0) else -x)
+        return logits
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(192, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.head(x.flatten(1))
+        return logits, logits
+
+
+class Unused(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(192, classes)
+        self.spare = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.flatten(1))
+        return logits
+
+
+class NothingToPrune(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[:, : self.scale.numel()] * self.scale
+
+
+def in_half_precision(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, classes).half())
+
+
+def not_a_module(classes: int) -> int:
+    return classes
+
+
+def a_failing_one(classes: int) -> nn.Module:
+    raise ValueError("no such file: weights.bin")
