@@ -67,6 +67,15 @@ void CheckRegisters() {
   StoreTotals(eight, totals);
   for (int i = 0; i < 8 * width; ++i) sums[i / width] += in[i];
   Same("StoreTotals", totals, sums, 8);
+
+  constexpr size_t pitch = width + 3;  // not the side of the square, and not aligned
+  float square[width * pitch], turned[width * pitch] = {}, expected[width * pitch] = {};
+  FillSmall(square, width * pitch);
+  isa::Transpose(square, pitch, turned, pitch);
+  for (size_t i = 0; i < width; ++i) {
+    for (size_t j = 0; j < width; ++j) expected[j * pitch + i] = square[i * pitch + j];
+  }
+  Same("Transpose", turned, expected, width * pitch);
 }
 
 // Compares what compute(Vec{}) returns for the Vec of both headers.

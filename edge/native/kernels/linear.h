@@ -31,7 +31,7 @@ struct LinearKernels {
   size_t block_tokens;  // at most, a multiple of 16
   size_t band_columns;  // whose features of a whole block stay in L1
 
-  // Writes features [0, features) of x[tokens][x_pitch] to block[features][pitch].
+  // Writes x[tokens][x_pitch] to block[features][pitch], and zeros up to a multiple of 16 tokens.
   void (*to_block)(const TokenBlock&, size_t features, const float* x, size_t x_pitch, float* block);
 
   // The other way.

@@ -117,29 +117,48 @@ struct SparseLinearGradWeight {
     }
     const Tokens out = TokensOf(dy.name, dy.shape, saved.channels_last(), plan.row_count);
     const auto dtheta = context.Output<float>(0, {plan.nnz});
-    Accumulate(context, plan, in, Unpack(context, saved), out, dy.data, dtheta);
+    // A saved image unpacks as a whole, because a block takes a few pixels of each of its channels.
+    const bool whole = saved.masked() && !in.channels_last;
+    const float* x = whole ? Unpack(context, saved) : saved.masked() ? nullptr : saved.values();
+    const auto load = [&](size_t first, const TokenBlock& block, float* strip, float* source) noexcept {
+      x == nullptr ? LoadStrips(saved, in, first, block, strip, source) : in.Load(x, first, block, source);
+    };
+    Accumulate(context, plan, in, load, out, dy.data, dtheta);
   }
 
  private:
   // Parts of the tokens with a gradient each, added in order: any number of threads then takes the same sums.
   static constexpr size_t kMaxChunks = 4;
+  static constexpr size_t kStrip = 16;  // tokens that are unpacked at a time; then any number of features is aligned
 
   static const float* Unpack(const Context& context, const SavedInput& saved) {
-    if (!saved.masked()) return saved.values();
     float* x = input_scratch.Reserve(saved.elements());
     context.ParallelFor(Blocks(saved.elements()),
                         [&saved, x](Block block) noexcept { saved.Unpack(block.begin, block.end, x + block.begin); });
     return x;
   }
 
-  static void Accumulate(const Context& context, const LinearPlanArrays& plan, const Tokens& in, const float* x,
+  // Unpacks the tokens of a block into `strip` and from there into the block, while they are in L1.
+  static void LoadStrips(const SavedInput& saved, const Tokens& in, size_t first, const TokenBlock& block, float* strip,
+                         float* source) noexcept {
+    for (size_t token = 0; token < block.tokens; token += kStrip) {
+      const size_t count = std::min(kStrip, block.tokens - token);
+      const size_t begin = (first + token) * in.features;
+      saved.Unpack(begin, begin + count * in.features, strip);
+      kernels::Kernels().linear.to_block({count, block.pitch}, in.features, strip, in.features, source + token);
+    }
+  }
+
+  // load(first token, block, room for a strip, where to) loads a block of the input.
+  template <typename LoadBlock>
+  static void Accumulate(const Context& context, const LinearPlanArrays& plan, const Tokens& in, const LoadBlock& load,
                          const Tokens& out, const float* dy, const Tensor<float>& dtheta) {
     std::fill_n(dtheta.data, dtheta.size, 0.0f);
     const TokenTasks chunks(in.count, in.features + out.features, kMaxChunks);
     const size_t others_count = chunks.count() < 2 ? 0 : chunks.count() - 1;
     float* others = value_scratch.Reserve(others_count * dtheta.size);
     std::fill_n(others, others_count * dtheta.size, 0.0f);
-    const size_t floats = (in.features + out.features) * chunks.block_tokens();
+    const size_t floats = (in.features + out.features) * chunks.block_tokens() + in.features * kStrip;
     Pieces pieces(block_scratch.Reserve(chunks.count() * floats), floats);
     const auto grad_weight = kernels::Kernels().linear.grad_weight;
 
@@ -147,9 +166,10 @@ struct SparseLinearGradWeight {
       const Pieces::Piece piece(pieces);
       float* source = piece.data();
       float* gradients = source + in.features * chunks.block_tokens();
+      float* strip = gradients + out.features * chunks.block_tokens();
       float* sums = chunk == 0 ? dtheta.data : others + (chunk - 1) * dtheta.size;
       chunks.ForEachBlock(chunk, [&](size_t first, const TokenBlock& block) {
-        in.Load(x, first, block, source);
+        load(first, block, strip, source);
         out.Load(dy, first, block, gradients);
         grad_weight(block, plan.rows, source, gradients, sums);
       });

@@ -24,12 +24,13 @@ struct Tokens {
     if (channels_last) {
       return kernels::Kernels().linear.to_block(b, features, tensor + first * features, features, block);
     }
-    for (size_t feature = 0; feature < features; ++feature, block += b.pitch) {
-      ForEachPiece(first, b.tokens, feature, [&](size_t at, size_t token, size_t length) {
-        std::memcpy(block + token, tensor + at, length * sizeof(float));
-      });
-      for (size_t token = b.tokens; token < b.pitch; ++token) block[token] = 0.0f;
-    }
+    ForEachPiece(first, b.tokens, [&](size_t at, size_t token, size_t length) {
+      for (size_t i = 0; i < features; ++i) {
+        std::memcpy(block + i * b.pitch + token, tensor + at + i * plane, length * sizeof(float));
+      }
+    });
+    if (b.tokens == b.pitch) return;
+    for (size_t i = 0; i < features; ++i) std::fill(block + i * b.pitch + b.tokens, block + (i + 1) * b.pitch, 0.0f);
   }
 
   // The other way.
@@ -37,21 +38,21 @@ struct Tokens {
     if (channels_last) {
       return kernels::Kernels().linear.from_block(b, features, block, tensor + first * features, features);
     }
-    for (size_t feature = 0; feature < features; ++feature, block += b.pitch) {
-      ForEachPiece(first, b.tokens, feature, [&](size_t at, size_t token, size_t length) {
-        std::memcpy(tensor + at, block + token, length * sizeof(float));
-      });
-    }
+    ForEachPiece(first, b.tokens, [&](size_t at, size_t token, size_t length) {
+      for (size_t i = 0; i < features; ++i) {
+        std::memcpy(tensor + at + i * plane, block + i * b.pitch + token, length * sizeof(float));
+      }
+    });
   }
 
  private:
-  // Calls body(offset in the tensor, token of the block, length) for a feature's runs of neighbouring tokens.
+  // Calls body(offset of the first feature in the tensor, token of the block, length) for each sample's tokens.
   template <typename Body>
-  void ForEachPiece(size_t first, size_t tokens, size_t feature, const Body& body) const {
+  void ForEachPiece(size_t first, size_t tokens, const Body& body) const {
     for (size_t token = 0, length; token < tokens; token += length) {
       const size_t sample = (first + token) / plane, position = (first + token) % plane;
       length = std::min(tokens - token, plane - position);
-      body((sample * features + feature) * plane + position, token, length);
+      body(sample * features * plane + position, token, length);
     }
   }
 };
