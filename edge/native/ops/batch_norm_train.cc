@@ -176,8 +176,8 @@ class BatchNormTrainGrad {
       double sum[kLanes], product[kLanes];
       kernels.grad_sums(run.of.Planes(), run.dy + first, run.x + first, mean, sum, product);
       const Slope slope = Finish(run, channel, Sum(sum), Sum(product));
-      kernels.grad(run.of.Planes(), {run.dy + first, run.x + first, run.dx + first, mean, slope.dy_mean,
-                                     slope.dy_slope, slope.scale});
+      kernels.grad(run.of.Planes(),
+                   {run.dy + first, run.x + first, run.dx + first, mean, slope.dy_mean, slope.dy_slope, slope.scale});
     });
   }
 
