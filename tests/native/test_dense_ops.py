@@ -29,9 +29,10 @@ def random(seed: int, *shape: int) -> Array:
 
 def test_gelu_has_all_digits_everywhere(run_node: RunNode) -> None:
     """Also far below zero, where 1 + erf(x) has no digits left."""
-    x = np.concatenate([np.linspace(-12, 12, 20001), np.geomspace(1e-30, 1, 1000)]).astype(np.float32)
+    x = np.concatenate([np.linspace(-12, 12, 20000), np.geomspace(1e-30, 1, 1000)]).astype(np.float32)
     (y,) = run_node("Gelu", [x])
     wanted = np.array([v * math.erfc(-v * math.sqrt(0.5)) / 2 for v in x.astype(np.float64)])
+    assert (x != 0).all()
     error = np.abs(y / wanted - 1)
     assert error[np.abs(x) < 5].max() < 4e-7
     assert error.max() < 8e-7
