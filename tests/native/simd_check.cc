@@ -87,6 +87,21 @@ void SameLanes(const char* name, const Compute& compute) {
   Same(name, found, wanted, kLanes);
 }
 
+void CheckTranspose() {
+  float in[kLanes][kLanes], found[kLanes][kLanes], wanted[kLanes][kLanes];
+  const float* from[kLanes];
+  float *to_found[kLanes], *to_wanted[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    FillSmall(in[i], kLanes);
+    from[i] = in[i];
+    to_found[i] = found[i];
+    to_wanted[i] = wanted[i];
+  }
+  isa::Transpose(from, to_found);
+  oracle::Transpose(from, to_wanted);
+  Same("Transpose", &found[0][0], &wanted[0][0], kLanes * kLanes);
+}
+
 void CheckPosition(LaneMask mask, const float (&x)[kLanes], const float (&y)[kLanes]) {
   SameLanes("Vec +", [&](auto v) { return v.Load(x) + v.Load(y) + v.Zero(); });
   SameLanes("Vec -", [&](auto v) { return v.Load(x) - v.Set(3.0f); });
@@ -110,6 +125,9 @@ void CheckPosition(LaneMask mask, const float (&x)[kLanes], const float (&y)[kLa
   oracle::ExpandLoad(mask, x).Store(wanted);
   Same("ExpandLoad", found, wanted, kLanes);
 
+  const float fused[2] = {isa::Fma(x[0], y[0], y[1]), oracle::Fma(x[0], y[0], y[1])};
+  if (!std::isnan(fused[1])) Same("Fma of floats", &fused[0], &fused[1], 1);
+
   double sums[kLanes], wide[kLanes], expected[kLanes];
   for (int i = 0; i < kLanes; ++i) sums[i] = 0.5 * i;
   using isa::DoubleVec;
@@ -122,6 +140,7 @@ void CheckPosition(LaneMask mask, const float (&x)[kLanes], const float (&y)[kLa
 
 int main() {
   CheckRegisters<isa::Reg>();
+  CheckTranspose();
   for (LaneMask mask = 0; mask < 1u << kLanes; ++mask) {
     float x[kLanes], y[kLanes];
     FillSmall(x, kLanes);

@@ -1,29 +1,38 @@
-// Depthwise convolution of one plane (kernels/depthwise.inc), as sums over shifted copies of a flat array.
+// Depthwise convolution of 16 channels at a time (kernels/depthwise.inc).
 //
-// ops/depthwise_conv.cc spreads a plane over an array with zeros between its rows, so that a tap of the kernel is one
-// distance in that array, whatever the row. These kernels then know neither rows nor borders.
+// The planes of 16 channels become one plane of positions of 16 floats, as in the fused layout but with channels as
+// lanes. A tap of the kernel is then one vector of weights, whatever stride and border are.
 #pragma once
 
 #include <cstddef>
 
 namespace sparsyedge::kernels {
 
-// Kernels work on this many floats at once: arrays have room for a count that is rounded up to it.
-inline constexpr size_t kFlatStep = 16;
+// One tap of the positions of a window: floats from the position's source, and from the first weight.
+struct DepthwiseTap {
+  ptrdiff_t source;
+  size_t weight;
+};
 
-// A kernel's taps, or some of them.
-struct Taps {
-  size_t count;
-  const size_t* offsets;  // where a tap's first element is in the source
-  const float* weights;
+// Outputs that have the same taps: a grid of `rows` times `columns` positions. Offsets and steps are in floats.
+struct DepthwiseGrid {
+  size_t rows, out_row_step, source_row_step;
+  size_t columns, out_step, source_step;
+  size_t out, source;  // of the first position
+  const DepthwiseTap* taps;
+  size_t tap_count;
 };
 
 struct DepthwiseKernels {
-  // out[i] = sum of weights[t] * source[offsets[t] + i] over the taps, for i < count.
-  void (*correlate)(size_t count, const Taps& taps, const float* source, float* out);
+  // Copies 16 planes of `size` floats to positions, or back.
+  void (*to_lanes)(size_t size, const float* const (&planes)[16], float* lanes);
+  void (*from_lanes)(size_t size, const float* lanes, float* const (&planes)[16]);
 
-  // sums[16 t + lane] += sum of dy[i] * source[offsets[t] + i] over the i of a lane, for i < count.
-  void (*products)(size_t count, const Taps& taps, const float* dy, const float* source, double* sums);
+  // out = sum of weight * source over the taps of every position of the grid.
+  void (*convolve)(const DepthwiseGrid& grid, const float* source, const float* weights, float* out);
+
+  // products[tap.weight] += sum of dy * source over the positions of the grid. In float: rows first, then their sums.
+  void (*products)(const DepthwiseGrid& grid, const float* dy, const float* source, float* products);
 };
 
 }  // namespace sparsyedge::kernels

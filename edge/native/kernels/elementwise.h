@@ -1,6 +1,6 @@
 // Functions of single elements (kernels/elementwise.inc): GELU and dropout.
 //
-// None fuses multiply-adds, so every instruction set gives the same bits. Outputs may share memory with inputs.
+// Outputs may share memory with inputs. Sets with fused multiply-adds agree in every bit; dropout is the same on all.
 #pragma once
 
 #include <cstddef>

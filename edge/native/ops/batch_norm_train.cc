@@ -1,7 +1,7 @@
 // Batch normalisation of plain tensors [N, C, ...] in training, and its gradient.
 //
 // One thread does a channel. It reads the planes twice, for the sums and for the result; the second time they come from
-// L2. Without planes, [N, C], neighbours in memory are channels: those are done all at once, by plain loops.
+// L2. Without planes, [N, C], one thread does it all: such tensors are small.
 #include <cmath>
 #include <numeric>
 
@@ -123,21 +123,18 @@ class BatchNormTrain {
   }
 
   void Columns(const Run& run) const {
+    const auto& kernels = kernels::Kernels().planes;
     const size_t channels = run.of.channels;
     std::vector<double> sum(channels), square(channels);
-    for (size_t i = 0; i < run.of.batch; ++i) {
-      const float* x = run.x + i * channels;
-      for (size_t c = 0; c < channels; ++c) {
-        sum[c] += x[c];
-        square[c] += double{x[c]} * x[c];
-      }
+    kernels.column_sums(run.of.batch, channels, run.x, sum.data(), square.data());
+    std::vector<float> mean(channels), scale(channels), shift(channels);
+    for (size_t c = 0; c < channels; ++c) {
+      const Affine affine = Finish(run, c, sum[c], square[c]);
+      mean[c] = affine.mean;
+      scale[c] = affine.scale;
+      shift[c] = affine.shift;
     }
-    std::vector<Affine> affine(channels);
-    for (size_t c = 0; c < channels; ++c) affine[c] = Finish(run, c, sum[c], square[c]);
-    for (size_t i = 0; i < run.of.batch * channels; ++i) {
-      const Affine& a = affine[i % channels];
-      run.y[i] = (run.x[i] - a.mean) * a.scale + a.shift;
-    }
+    kernels.column_normalise(run.of.batch, channels, run.x, mean.data(), scale.data(), shift.data(), run.y);
   }
 
   float epsilon_;
@@ -176,8 +173,8 @@ class BatchNormTrainGrad {
       double sum[kLanes], product[kLanes];
       kernels.grad_sums(run.of.Planes(), run.dy + first, run.x + first, mean, sum, product);
       const Slope slope = Finish(run, channel, Sum(sum), Sum(product));
-      kernels.grad(run.of.Planes(), {run.dy + first, run.x + first, run.dx + first, mean, slope.dy_mean,
-                                     slope.dy_slope, slope.scale});
+      kernels.grad(run.of.Planes(),
+                   {run.dy + first, run.x + first, run.dx + first, mean, slope.dy_mean, slope.dy_slope, slope.scale});
     });
   }
 
@@ -209,23 +206,20 @@ class BatchNormTrainGrad {
   }
 
   static void Columns(const Run& run) {
+    const auto& kernels = kernels::Kernels().planes;
     const size_t channels = run.of.channels;
     const float* mean = run.inputs[1];
     std::vector<double> sum(channels), product(channels);
-    for (size_t i = 0; i < run.of.batch; ++i) {
-      const float* dy = run.dy + i * channels;
-      const float* x = run.x + i * channels;
-      for (size_t c = 0; c < channels; ++c) {
-        sum[c] += dy[c];
-        product[c] += double{dy[c]} * (double{x[c]} - mean[c]);
-      }
+    kernels.column_grad_sums(run.of.batch, channels, run.dy, run.x, mean, sum.data(), product.data());
+    std::vector<float> dy_mean(channels), dy_slope(channels), scale(channels);
+    for (size_t c = 0; c < channels; ++c) {
+      const Slope slope = Finish(run, c, sum[c], product[c]);
+      dy_mean[c] = slope.dy_mean;
+      dy_slope[c] = slope.dy_slope;
+      scale[c] = slope.scale;
     }
-    std::vector<Slope> slopes(channels);
-    for (size_t c = 0; c < channels; ++c) slopes[c] = Finish(run, c, sum[c], product[c]);
-    for (size_t i = 0; i < run.of.batch * channels; ++i) {
-      const Slope& s = slopes[i % channels];
-      run.dx[i] = (run.dy[i] - s.dy_mean - (run.x[i] - mean[i % channels]) * s.dy_slope) * s.scale;
-    }
+    kernels.column_grad(run.of.batch, channels,
+                        {run.dy, run.x, run.dx, mean, dy_mean.data(), dy_slope.data(), scale.data()});
   }
 };
 

@@ -1,13 +1,13 @@
 // Depthwise convolution of plain tensors [N, C, H, W] and its two gradients: one kernel [kh, kw] per channel.
 //
-// A plane is spread over a flat array with room for the padding, so that a tap is one distance for all positions of the
-// output (kernels/depthwise.h). With a stride, the padded plane falls into phases: one array for each remainder of row
-// and column, in which neighbours of the output are neighbours again. All arrays have rows of the same length:
-// the output's width and the reach of the kernel. What is computed for the end of a row is thrown away.
-#include <cstring>
+// A task takes 16 channels of some images. It turns their planes into one of 16 lanes (kernels/depthwise.h), where
+// borders, strides and dilations are a matter of which positions a tap pairs. That is worked out once per run, as
+// grids of outputs with the same taps.
+#include <atomic>
+#include <memory>
 
 #include "../kernels/dispatch.h"
-#include "../op.h"
+#include "lanes.h"
 
 namespace sparsyedge {
 namespace {
@@ -17,131 +17,140 @@ constexpr int64_t kMaxKernel = 64;
 // One axis of a convolution.
 struct Axis {
   size_t in, out, kernel, stride, pad, dilation;
-
-  size_t Reach() const { return (kernel - 1) * dilation / stride; }
-  size_t PhaseLength() const { return out + Reach(); }
 };
 
-// The first element of an axis that falls into `phase`, and how many of them its array has room for.
-struct PhasePart {
-  size_t first;  // in the plane
-  size_t place;  // in the phase
-  size_t count;
+// Outputs along an axis that have the same taps: output first + j * step reads element source + j * source_step +
+// m * tap_source_step for its m-th tap, which is tap + m * tap_step of the kernel.
+struct Run {
+  size_t first, step, count;
+  size_t source, source_step;
+  size_t tap, tap_step, taps;
+  ptrdiff_t tap_source_step;
 
-  PhasePart(const Axis& axis, size_t phase) : first(0), place(0), count(0) {
-    // Padding takes the first `pad` positions: start at the first position of the phase that is not before its end.
-    first = (phase + axis.stride - axis.pad % axis.stride) % axis.stride;
-    place = (first + axis.pad) / axis.stride;
-    if (first >= axis.in || place >= axis.PhaseLength()) return;
-    count = std::min((axis.in - first - 1) / axis.stride + 1, axis.PhaseLength() - place);
+  // Whether an output of the same kind, `after` outputs later, continues this run.
+  bool Continues(const Run& next, size_t after) const {
+    return next.first == first + after * count && next.tap == tap && next.taps == taps &&
+           (taps == 0 || next.source == source + source_step * count);
   }
 };
 
-size_t RoundUp(size_t value) {
-  return (value + kernels::kFlatStep - 1) / kernels::kFlatStep * kernels::kFlatStep;
+// Joins outputs `step` apart, which are given in order.
+void Append(std::vector<Run>& runs, const Run& next, size_t step) {
+  for (Run& run : runs) {
+    if (run.Continues(next, step)) {
+      ++run.count;
+      return;
+    }
+  }
+  runs.push_back(next);
 }
 
-// The arrays of a convolution.
+// The forward pass: output o reads input o * stride - pad + k * dilation.
+std::vector<Run> ForwardRuns(const Axis& axis) {
+  std::vector<Run> runs;
+  for (size_t o = 0; o < axis.out; ++o) {
+    const size_t start = o * axis.stride;  // in the padded input
+    const size_t before = start < axis.pad ? (axis.pad - start + axis.dilation - 1) / axis.dilation : 0;
+    const size_t end = axis.in + axis.pad;
+    const size_t inside = start < end ? std::min(axis.kernel, (end - start - 1) / axis.dilation + 1) : 0;
+    const size_t taps = inside > before ? inside - before : 0;
+    const size_t source = taps == 0 ? 0 : start + before * axis.dilation - axis.pad;
+    Append(runs, {o, 1, 1, source, axis.stride, before, 1, taps, static_cast<ptrdiff_t>(axis.dilation)}, 1);
+  }
+  return runs;
+}
+
+// The gradient of the input: input i reads output (i + pad - k * dilation) / stride for the k that divide.
+std::vector<Run> BackwardRuns(const Axis& axis) {
+  std::vector<Run> runs;
+  for (size_t i = 0; i < axis.in; ++i) {
+    Run run{i, axis.stride, 1, 0, 1, 0, 0, 0, 0};
+    for (size_t k = 0; k < axis.kernel && k * axis.dilation <= i + axis.pad; ++k) {
+      const size_t distance = i + axis.pad - k * axis.dilation;
+      if (distance % axis.stride != 0 || distance / axis.stride >= axis.out) continue;
+      const size_t source = distance / axis.stride;
+      if (run.taps == 0) {
+        run.tap = k;
+        run.source = source;
+      } else if (run.taps == 1) {
+        run.tap_step = k - run.tap;
+        run.tap_source_step = static_cast<ptrdiff_t>(source) - static_cast<ptrdiff_t>(run.source);
+      }
+      ++run.taps;
+    }
+    Append(runs, run, axis.stride);
+  }
+  return runs;
+}
+
+// All outputs of a plane, as grids of rows and columns.
+class Plan {
+ public:
+  Plan(const std::vector<Run>& rows, const std::vector<Run>& columns, size_t source_width, size_t out_width,
+       size_t kernel_width) {
+    std::vector<size_t> first_taps;
+    for (const Run& row : rows) {
+      for (const Run& column : columns) {
+        first_taps.push_back(taps_.size());
+        for (size_t a = 0; a < row.taps; ++a) {
+          for (size_t b = 0; b < column.taps; ++b) {
+            const ptrdiff_t source =
+                static_cast<ptrdiff_t>(a) * row.tap_source_step * static_cast<ptrdiff_t>(source_width) +
+                static_cast<ptrdiff_t>(b) * column.tap_source_step;
+            const size_t weight = (row.tap + a * row.tap_step) * kernel_width + column.tap + b * column.tap_step;
+            taps_.push_back({source * static_cast<ptrdiff_t>(kLanes), weight * kLanes});
+          }
+        }
+        grids_.push_back({row.count, row.step * out_width * kLanes, row.source_step * source_width * kLanes,
+                          column.count, column.step * kLanes, column.source_step * kLanes,
+                          (row.first * out_width + column.first) * kLanes,
+                          (row.source * source_width + column.source) * kLanes, nullptr, row.taps * column.taps});
+      }
+    }
+    for (size_t i = 0; i < grids_.size(); ++i) grids_[i].taps = taps_.data() + first_taps[i];
+  }
+
+  const std::vector<kernels::DepthwiseGrid>& grids() const { return grids_; }
+
+ private:
+  std::vector<kernels::DepthwiseTap> taps_;
+  std::vector<kernels::DepthwiseGrid> grids_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Shapes
+
 struct Geometry {
   Axis rows, columns;
 
-  size_t Phases() const { return rows.stride * columns.stride; }
-  size_t RowLength() const { return columns.PhaseLength(); }
-  size_t PhaseSize() const { return rows.PhaseLength() * RowLength(); }
-  size_t OutputLength() const { return (rows.out - 1) * RowLength() + columns.out; }
+  size_t Inputs() const { return rows.in * columns.in; }
+  size_t Outputs() const { return rows.out * columns.out; }
   size_t Taps() const { return rows.kernel * columns.kernel; }
 
-  size_t TapPhase(size_t tap) const {
-    return tap / columns.kernel * rows.dilation % rows.stride * columns.stride +
-           tap % columns.kernel * columns.dilation % columns.stride;
-  }
-  // How far into its phase a tap starts.
-  size_t TapDistance(size_t tap) const {
-    return tap / columns.kernel * rows.dilation / rows.stride * RowLength() +
-           tap % columns.kernel * columns.dilation / columns.stride;
-  }
-  size_t LargestDistance() const { return TapDistance(Taps() - 1); }
+  Plan Forward() const { return {ForwardRuns(rows), ForwardRuns(columns), columns.in, columns.out, columns.kernel}; }
+  Plan Backward() const { return {BackwardRuns(rows), BackwardRuns(columns), columns.out, columns.in, columns.kernel}; }
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Between planes and flat arrays
-
-// Takes every `stride`-th element.
-void Gather(size_t count, const float* from, size_t stride, float* to) noexcept {
-  if (stride == 1) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (stride == 2) {
-    for (size_t i = 0; i < count; ++i) to[i] = from[2 * i];
-  } else {
-    for (size_t i = 0; i < count; ++i) to[i] = from[stride * i];
-  }
-}
-
-void Scatter(size_t count, const float* from, float* to, size_t stride) noexcept {
-  if (stride == 1) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (stride == 2) {
-    for (size_t i = 0; i < count; ++i) to[2 * i] = from[i];
-  } else {
-    for (size_t i = 0; i < count; ++i) to[stride * i] = from[i];
-  }
-}
-
-// Calls body(row of the plane, part of the columns, place in the phases) for every row and phase.
-template <typename Body>
-void ForEachPart(const Geometry& g, size_t phase_stride, const Body& body) noexcept {
-  for (size_t phase = 0; phase < g.Phases(); ++phase) {
-    const PhasePart rows(g.rows, phase / g.columns.stride);
-    const PhasePart columns(g.columns, phase % g.columns.stride);
-    for (size_t i = 0; i < rows.count; ++i) {
-      const size_t row = rows.first + i * g.rows.stride;
-      body(row, columns, phase * phase_stride + (rows.place + i) * g.RowLength() + columns.place);
-    }
-  }
-}
-
-// The padding is zero already and stays so.
-void SpreadInput(const Geometry& g, const float* plane, float* phases) noexcept {
-  ForEachPart(g, g.PhaseSize(), [&](size_t row, const PhasePart& columns, size_t place) {
-    Gather(columns.count, plane + row * g.columns.in + columns.first, g.columns.stride, phases + place);
-  });
-}
-
-void SpreadOutput(const Geometry& g, const float* plane, float* flat) noexcept {
-  for (size_t row = 0; row < g.rows.out; ++row) {
-    std::memcpy(flat + row * g.RowLength(), plane + row * g.columns.out, g.columns.out * sizeof(float));
-  }
-}
-
-void CollectOutput(const Geometry& g, const float* flat, float* plane) noexcept {
-  for (size_t row = 0; row < g.rows.out; ++row) {
-    std::memcpy(plane + row * g.columns.out, flat + row * g.RowLength(), g.columns.out * sizeof(float));
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-
-size_t ReadSize(const Attributes& attributes, const char* name, int64_t min, int64_t max,
-                std::optional<int64_t> fallback = std::nullopt) {
-  return static_cast<size_t>(attributes.Int(name, min, max, fallback));
-}
-
-// What the attributes say; `in`, `out` and `kernel` follow from the tensors' shapes.
+// What the attributes say; the rest of an axis follows from the tensors' shapes.
 struct Window {
-  explicit Window(const Attributes& a)
-      : rows{0, 0, 0, ReadSize(a, "stride_h", 1, kMaxKernel, 1), ReadSize(a, "pad_h", 0, kMaxKernel, 0),
-             ReadSize(a, "dilation_h", 1, kMaxKernel, 1)},
-        columns{0, 0, 0, ReadSize(a, "stride_w", 1, kMaxKernel, 1), ReadSize(a, "pad_w", 0, kMaxKernel, 0),
-                ReadSize(a, "dilation_w", 1, kMaxKernel, 1)} {}
+  explicit Window(const Attributes& attributes)
+      : rows{0, 0, 0, Read(attributes, "stride_h", 1), Read(attributes, "pad_h", 0), Read(attributes, "dilation_h", 1)},
+        columns{
+            0, 0, 0, Read(attributes, "stride_w", 1), Read(attributes, "pad_w", 0), Read(attributes, "dilation_w", 1)} {
+  }
+
+  static size_t Read(const Attributes& attributes, const char* name, int64_t least) {
+    return static_cast<size_t>(attributes.Int(name, least, kMaxKernel, /*fallback=*/least));
+  }
 
   Axis rows, columns;
 };
 
-struct Sizes {
+struct Size {
   int64_t height, width;
 };
 
-void RequireRank4(const Tensor<const float>& tensor) {
+void RequireImages(const Tensor<const float>& tensor) {
   if (tensor.shape.size() != 4 || tensor.size == 0) {
     throw OpError(std::string(tensor.name) + " has shape " + ToString(tensor.shape) +
                   ", must be [N,C,H,W] with no empty dimension");
@@ -149,74 +158,150 @@ void RequireRank4(const Tensor<const float>& tensor) {
 }
 
 void RequireWeight(const Tensor<const float>& w, int64_t channels) {
-  if (w.shape.size() != 4 || w.shape[0] != channels || w.shape[1] != 1 || w.shape[2] < 1 || w.shape[3] < 1 ||
-      w.shape[2] > kMaxKernel || w.shape[3] > kMaxKernel) {
-    throw OpError("w has shape " + ToString(w.shape) + ", must be [" + std::to_string(channels) +
-                  ",1,kh,kw] with a kernel of at most 64x64");
+  const Shape& shape = w.shape;
+  if (shape.size() != 4 || shape[0] != channels || shape[1] != 1 || shape[2] < 1 || shape[2] > kMaxKernel ||
+      shape[3] < 1 || shape[3] > kMaxKernel) {
+    throw OpError("w has shape " + ToString(shape) + ", must be [" + std::to_string(channels) +
+                  ",1,kh,kw] with kh and kw from 1 to " + std::to_string(kMaxKernel));
   }
 }
 
-// One axis of the geometry; throws where the padded input is smaller than the kernel.
 Axis CompleteAxis(Axis axis, const char* name, int64_t in, int64_t kernel) {
   axis.in = static_cast<size_t>(in);
   axis.kernel = static_cast<size_t>(kernel);
-  const size_t extent = (axis.kernel - 1) * axis.dilation + 1;
-  if (axis.in + 2 * axis.pad < extent) {
-    throw OpError(std::string("a kernel that reaches over ") + std::to_string(extent) + " " + name +
-                  " is larger than the input with padding, " + std::to_string(axis.in + 2 * axis.pad));
+  const size_t padded = axis.in + 2 * axis.pad;
+  const size_t reach = (axis.kernel - 1) * axis.dilation + 1;
+  if (padded < reach) {
+    throw OpError("the kernel reaches over " + std::to_string(reach) + " " + name +
+                  ", must not be more than the input has with its padding, " + std::to_string(padded));
   }
-  axis.out = (axis.in + 2 * axis.pad - extent) / axis.stride + 1;
+  axis.out = (padded - reach) / axis.stride + 1;
   return axis;
 }
 
-Geometry Complete(const Window& window, Sizes in, Sizes kernel) {
+Geometry Complete(const Window& window, Size in, Size kernel) {
   return {CompleteAxis(window.rows, "rows", in.height, kernel.height),
           CompleteAxis(window.columns, "columns", in.width, kernel.width)};
 }
 
-void RequireOutputShape(const Tensor<const float>& dy, const Geometry& g, int64_t batch, int64_t channels) {
-  const Shape wanted{batch, channels, static_cast<int64_t>(g.rows.out), static_cast<int64_t>(g.columns.out)};
-  if (dy.shape != wanted) {
-    throw OpError("dy has shape " + ToString(dy.shape) + ", must be " + ToString(wanted));
-  }
+Shape OutputShape(const Geometry& g, int64_t batch, int64_t channels) {
+  return {batch, channels, static_cast<int64_t>(g.rows.out), static_cast<int64_t>(g.columns.out)};
 }
 
-// Splits channels over at most kTasks tasks, each with scratch memory of its own that starts out as zeros.
-class ChannelTasks {
- public:
-  ChannelTasks(size_t channels, size_t floats_per_task)
-      : channels_(channels), size_(RoundUp(floats_per_task)), count_(std::min(channels, kTasks)), scratch_(count_ * size_) {}
+void RequireOutputShape(const Tensor<const float>& dy, const Shape& wanted) {
+  if (dy.shape != wanted) throw OpError("dy has shape " + ToString(dy.shape) + ", must be " + ToString(wanted));
+}
 
-  // Calls body(channel, scratch) for every channel.
+// ---------------------------------------------------------------------------------------------------------------------
+// Work split
+
+// Some images of up to 16 neighbouring channels.
+struct Task {
+  size_t index;
+  size_t first_channel, channels;
+  size_t begin, end;  // images
+};
+
+// Cuts a batch into tasks by its shape alone, and lends each of them memory.
+class Tasks {
+ public:
+  Tasks(size_t batch, size_t channels, size_t scratch)
+      : batch_(batch),
+        channels_(channels),
+        groups_((channels + kLanes - 1) / kLanes),
+        parts_(std::min(batch, std::max<size_t>(1, kTasks / groups_))),
+        size_((scratch + kLanes - 1) / kLanes * kLanes),
+        scratch_(new float[count() * size_ + kLanes]),
+        lent_(new std::atomic<bool>[count()]()) {}
+
+  size_t count() const { return groups_ * parts_; }
+  size_t parts() const { return parts_; }
+
+  // Calls body(task, scratch) for every task. Neighbouring tasks of a thread get the same memory, which is still in the
+  // cache.
   template <typename Body>
-  void Run(const Context& context, const Body& body) {
-    context.ParallelTasks(count_, [&](size_t task) noexcept {
-      float* scratch = scratch_.data() + task * size_;
-      const size_t end = (task + 1) * channels_ / count_;
-      for (size_t channel = task * channels_ / count_; channel < end; ++channel) body(channel, scratch);
+  void Run(const Context& context, const Body& body) const {
+    context.ParallelTasks(count(), [&](size_t index) noexcept {
+      const size_t first = index / parts_ * kLanes, part = index % parts_;
+      size_t place = 0;
+      while (lent_[place].exchange(true, std::memory_order_acquire)) place = (place + 1) % count();
+      body(
+          Task{index, first, std::min(kLanes, channels_ - first), part * batch_ / parts_, (part + 1) * batch_ / parts_},
+          Aligned() + place * size_);
+      lent_[place].store(false, std::memory_order_release);
     });
   }
 
  private:
   static constexpr size_t kTasks = 8;
 
+  float* Aligned() const {
+    const auto address = reinterpret_cast<uintptr_t>(scratch_.get());
+    return scratch_.get() + (64 - address % 64) % 64 / sizeof(float);
+  }
+
+  size_t batch_;
   size_t channels_;
+  size_t groups_;
+  size_t parts_;
   size_t size_;
-  size_t count_;
-  std::vector<float> scratch_;
+  std::unique_ptr<float[]> scratch_;
+  std::unique_ptr<std::atomic<bool>[]> lent_;
 };
 
-// Where every tap starts in the phases of a spread input.
-std::vector<size_t> SourceOffsets(const Geometry& g) {
-  std::vector<size_t> offsets(g.Taps());
-  for (size_t tap = 0; tap < offsets.size(); ++tap) {
-    offsets[tap] = g.TapPhase(tap) * g.PhaseSize() + g.TapDistance(tap);
+// The planes of a task's channels in one image. Lanes without a channel read the last one, and write to `unused`.
+template <typename T>
+struct Planes {
+  T* of[kLanes];
+
+  Planes(const Task& task, size_t image, size_t all_channels, size_t size, T* data, T* unused = nullptr) {
+    T* first = data + (image * all_channels + task.first_channel) * size;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (lane < task.channels) {
+        of[lane] = first + lane * size;
+      } else {
+        of[lane] = unused != nullptr ? unused : first + (task.channels - 1) * size;
+      }
+    }
   }
-  return offsets;
+};
+
+// The weights of a task's channels, a vector per tap.
+void WeightsToLanes(const Task& task, size_t taps, const float* w, float* lanes) noexcept {
+  for (size_t tap = 0; tap < taps; ++tap) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const size_t channel = task.first_channel + std::min(lane, task.channels - 1);
+      lanes[tap * kLanes + lane] = w[channel * taps + tap];
+    }
+  }
 }
 
-// Room for all phases, and for what kernels read beyond.
-size_t SourceSize(const Geometry& g) { return RoundUp(g.Phases() * g.PhaseSize() + kernels::kFlatStep); }
+// What the forward pass and the gradient of the input share: out = weights applied to source, by the plan.
+struct Application {
+  const Plan& plan;
+  size_t batch, channels, taps;
+  const float* w;
+  const float* source;
+  size_t source_size;  // of a plane
+  float* out;
+  size_t out_size;
+};
+
+void Apply(const Context& context, const Application& a) {
+  const auto& kernels = kernels::Kernels().depthwise;
+  const Tasks tasks(a.batch, a.channels, (a.source_size + a.out_size + a.taps) * kLanes + a.out_size);
+  tasks.Run(context, [&](const Task& task, float* source) {
+    float* out = source + a.source_size * kLanes;
+    float* weights = out + a.out_size * kLanes;
+    float* unused = weights + a.taps * kLanes;
+    WeightsToLanes(task, a.taps, a.w, weights);
+    for (size_t image = task.begin; image < task.end; ++image) {
+      kernels.to_lanes(a.source_size, Planes(task, image, a.channels, a.source_size, a.source).of, source);
+      for (const auto& grid : a.plan.grids()) kernels.convolve(grid, source, weights, out);
+      kernels.from_lanes(a.out_size, out, Planes(task, image, a.channels, a.out_size, a.out, unused).of);
+    }
+  });
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -231,33 +316,18 @@ class DepthwiseConv {
   void Compute(const Context& context) const {
     const auto x = context.Input<float>(0);
     const auto w = context.Input<float>(1);
-    RequireRank4(x);
+    RequireImages(x);
     RequireWeight(w, x.shape[1]);
     const Geometry g = Complete(window_, {x.shape[2], x.shape[3]}, {w.shape[2], w.shape[3]});
-    const auto y = context.Output<float>(
-        0, {x.shape[0], x.shape[1], static_cast<int64_t>(g.rows.out), static_cast<int64_t>(g.columns.out)});
-    const std::vector<size_t> offsets = SourceOffsets(g);
-    const auto batch = static_cast<size_t>(x.shape[0]), channels = static_cast<size_t>(x.shape[1]);
-    const auto kernel = kernels::Kernels().depthwise.correlate;
-
-    ChannelTasks tasks(channels, SourceSize(g) + RoundUp(g.OutputLength()));
-    tasks.Run(context, [&](size_t channel, float* scratch) {
-      float* flat = scratch + SourceSize(g);
-      const kernels::Taps taps{g.Taps(), offsets.data(), w.data + channel * g.Taps()};
-      for (size_t image = 0; image < batch; ++image) {
-        const size_t plane = image * channels + channel;
-        SpreadInput(g, x.data + plane * g.rows.in * g.columns.in, scratch);
-        kernel(g.OutputLength(), taps, scratch, flat);
-        CollectOutput(g, flat, y.data + plane * g.rows.out * g.columns.out);
-      }
-    });
+    const auto y = context.Output<float>(0, OutputShape(g, x.shape[0], x.shape[1]));
+    const Plan plan = g.Forward();
+    Apply(context, {plan, static_cast<size_t>(x.shape[0]), static_cast<size_t>(x.shape[1]), g.Taps(), w.data, x.data,
+                    g.Inputs(), y.data, g.Outputs()});
   }
 
  private:
   Window window_;
 };
-
-// ---------------------------------------------------------------------------------------------------------------------
 
 class DepthwiseConvGradInput {
  public:
@@ -266,73 +336,24 @@ class DepthwiseConvGradInput {
   static constexpr Port kOutputs[] = {{"dx"}};
 
   explicit DepthwiseConvGradInput(const Attributes& attributes)
-      : window_(attributes),
-        in_{attributes.Int("in_h", 1, INT32_MAX), attributes.Int("in_w", 1, INT32_MAX)} {}
+      : window_(attributes), in_{attributes.Int("in_h", 1, INT32_MAX), attributes.Int("in_w", 1, INT32_MAX)} {}
 
   void Compute(const Context& context) const {
     const auto dy = context.Input<float>(0);
     const auto w = context.Input<float>(1);
-    RequireRank4(dy);
+    RequireImages(dy);
     RequireWeight(w, dy.shape[1]);
     const Geometry g = Complete(window_, in_, {w.shape[2], w.shape[3]});
-    RequireOutputShape(dy, g, dy.shape[0], dy.shape[1]);
+    RequireOutputShape(dy, OutputShape(g, dy.shape[0], dy.shape[1]));
     const auto dx = context.Output<float>(0, {dy.shape[0], dy.shape[1], in_.height, in_.width});
-    const std::vector<PhaseTaps> phases = TapsByPhase(g);
-    const auto batch = static_cast<size_t>(dy.shape[0]), channels = static_cast<size_t>(dy.shape[1]);
-    const auto kernel = kernels::Kernels().depthwise.correlate;
-
-    // dy with zeros before and after, the phases of dx, and the weights of a phase.
-    const size_t flat_size = RoundUp(g.LargestDistance() + g.PhaseSize() + kernels::kFlatStep);
-    const size_t phase_size = RoundUp(g.PhaseSize());
-    ChannelTasks tasks(channels, flat_size + g.Phases() * phase_size + g.Taps());
-    tasks.Run(context, [&](size_t channel, float* flat) {
-      float* spread = flat + flat_size;
-      float* weights = spread + g.Phases() * phase_size;
-      size_t used = 0;
-      for (const PhaseTaps& phase : phases) {
-        for (const size_t tap : phase.taps) weights[used++] = w.data[channel * g.Taps() + tap];
-      }
-      for (size_t image = 0; image < batch; ++image) {
-        const size_t plane = image * channels + channel;
-        SpreadOutput(g, dy.data + plane * g.rows.out * g.columns.out, flat + g.LargestDistance());
-        const float* of_phase = weights;
-        for (size_t i = 0; i < phases.size(); ++i) {
-          const kernels::Taps taps{phases[i].taps.size(), phases[i].offsets.data(), of_phase};
-          kernel(g.PhaseSize(), taps, flat, spread + i * phase_size);
-          of_phase += taps.count;
-        }
-        CollectInput(g, spread, phase_size, dx.data + plane * g.rows.in * g.columns.in);
-      }
-    });
+    const Plan plan = g.Backward();
+    Apply(context, {plan, static_cast<size_t>(dy.shape[0]), static_cast<size_t>(dy.shape[1]), g.Taps(), w.data, dy.data,
+                    g.Outputs(), dx.data, g.Inputs()});
   }
 
  private:
-  // The taps that read a phase of the input, and where their first element is in the spread dy.
-  struct PhaseTaps {
-    std::vector<size_t> taps;
-    std::vector<size_t> offsets;
-  };
-
-  static std::vector<PhaseTaps> TapsByPhase(const Geometry& g) {
-    std::vector<PhaseTaps> phases(g.Phases());
-    for (size_t tap = 0; tap < g.Taps(); ++tap) {
-      PhaseTaps& phase = phases[g.TapPhase(tap)];
-      phase.taps.push_back(tap);
-      phase.offsets.push_back(g.LargestDistance() - g.TapDistance(tap));
-    }
-    return phases;
-  }
-
-  static void CollectInput(const Geometry& g, const float* spread, size_t phase_size, float* plane) noexcept {
-    // With a stride, the last rows or columns of the input may be in no window.
-    if (g.Phases() > 1) std::memset(plane, 0, g.rows.in * g.columns.in * sizeof(float));
-    ForEachPart(g, phase_size, [&](size_t row, const PhasePart& columns, size_t place) {
-      Scatter(columns.count, spread + place, plane + row * g.columns.in + columns.first, g.columns.stride);
-    });
-  }
-
   Window window_;
-  Sizes in_;
+  Size in_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -350,39 +371,53 @@ class DepthwiseConvGradWeight {
   void Compute(const Context& context) const {
     const auto x = context.Input<float>(0);
     const auto dy = context.Input<float>(1);
-    RequireRank4(x);
+    RequireImages(x);
     const Geometry g = Complete(window_, {x.shape[2], x.shape[3]}, kernel_);
-    RequireOutputShape(dy, g, x.shape[0], x.shape[1]);
+    RequireOutputShape(dy, OutputShape(g, x.shape[0], x.shape[1]));
     const auto dw = context.Output<float>(0, {x.shape[1], 1, kernel_.height, kernel_.width});
-    const std::vector<size_t> offsets = SourceOffsets(g);
-    const kernels::Taps taps{g.Taps(), offsets.data(), nullptr};
     const auto batch = static_cast<size_t>(x.shape[0]), channels = static_cast<size_t>(x.shape[1]);
-    const auto kernel = kernels::Kernels().depthwise.products;
+    const Plan plan = g.Forward();
+    const auto& kernels = kernels::Kernels().depthwise;
 
-    std::vector<double> sums(channels * g.Taps() * kSumLanes);
-    ChannelTasks tasks(channels, SourceSize(g) + RoundUp(g.OutputLength()));
-    tasks.Run(context, [&](size_t channel, float* scratch) {
-      float* flat = scratch + SourceSize(g);
-      double* channel_sums = sums.data() + channel * g.Taps() * kSumLanes;
-      for (size_t image = 0; image < batch; ++image) {
-        const size_t plane = image * channels + channel;
-        SpreadInput(g, x.data + plane * g.rows.in * g.columns.in, scratch);
-        SpreadOutput(g, dy.data + plane * g.rows.out * g.columns.out, flat);
-        kernel(g.OutputLength(), taps, flat, scratch, channel_sums);
-      }
-      for (size_t tap = 0; tap < g.Taps(); ++tap) {
-        double sum = 0.0;
-        for (size_t lane = 0; lane < kSumLanes; ++lane) sum += channel_sums[tap * kSumLanes + lane];
-        dw.data[channel * g.Taps() + tap] = static_cast<float>(sum);
+    const size_t width = g.Taps() * kLanes;
+    const Tasks tasks(batch, channels, (g.Inputs() + g.Outputs()) * kLanes + width);
+    std::vector<double> totals(tasks.count() * width);
+    tasks.Run(context, [&](const Task& task, float* source) {
+      float* gradient = source + g.Inputs() * kLanes;
+      float* products = gradient + g.Outputs() * kLanes;
+      std::fill(products, products + width, 0.0f);
+      for (size_t image = task.begin; image < task.end; ++image) {
+        kernels.to_lanes(g.Inputs(), Planes(task, image, channels, g.Inputs(), x.data).of, source);
+        kernels.to_lanes(g.Outputs(), Planes(task, image, channels, g.Outputs(), dy.data).of, gradient);
+        for (const auto& grid : plan.grids()) kernels.products(grid, gradient, source, products);
+        const size_t done = image + 1 - task.begin;
+        if (image + 1 == task.end || done * g.Outputs() % kFloatSums < g.Outputs()) {
+          Flush(width, products, totals.data() + task.index * width);
+        }
       }
     });
+    for (size_t channel = 0; channel < channels; ++channel) {
+      const double* group = totals.data() + channel / kLanes * tasks.parts() * width + channel % kLanes;
+      for (size_t tap = 0; tap < g.Taps(); ++tap) {
+        double sum = 0.0;
+        for (size_t part = 0; part < tasks.parts(); ++part) sum += group[part * width + tap * kLanes];
+        dw.data[channel * g.Taps() + tap] = static_cast<float>(sum);
+      }
+    }
   }
 
  private:
-  static constexpr size_t kSumLanes = 16;
+  static constexpr size_t kFloatSums = 1024;  // outputs whose products are added up in float
+
+  static void Flush(size_t width, float* products, double* totals) noexcept {
+    for (size_t i = 0; i < width; ++i) {
+      totals[i] += products[i];
+      products[i] = 0.0f;
+    }
+  }
 
   Window window_;
-  Sizes kernel_;
+  Size kernel_;
 };
 
 }  // namespace

@@ -52,6 +52,8 @@ struct Reg {
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 
+SPARSYEDGE_INLINE float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
 SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   const auto halve = [](__m256 x, __m256 y) {
     return _mm256_add_ps(_mm256_blend_ps(x, y, 0xcc), _mm256_shuffle_ps(x, y, 0x4e));
@@ -199,6 +201,32 @@ SPARSYEDGE_INLINE Vec ExpandLoad(LaneMask mask, const float* p) {
 SPARSYEDGE_INLINE void Pack(LaneMask mask, Vec a, float* p) {
   internal::PackEight(mask & 0xff, a.lo, p);
   internal::PackEight(mask >> 8, a.hi, p + CountLanes(mask & 0xff));
+}
+
+// Four blocks of 8x8: pairs, then fours within 128 bits, then the halves of two registers.
+SPARSYEDGE_INLINE void Transpose(const float* const (&from)[kLanes], float* const (&to)[kLanes]) {
+  for (int block = 0; block < 4; ++block) {
+    const int row = block / 2 * 8, column = block % 2 * 8;
+    __m256 a[8], b[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      const __m256 even = _mm256_loadu_ps(from[row + i] + column), odd = _mm256_loadu_ps(from[row + i + 1] + column);
+      a[i] = _mm256_unpacklo_ps(even, odd);
+      a[i + 1] = _mm256_unpackhi_ps(even, odd);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+      b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+      b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+      b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      _mm256_storeu_ps(to[column + i] + row, _mm256_permute2f128_ps(b[i], b[4 + i], 0x20));
+      _mm256_storeu_ps(to[column + 4 + i] + row, _mm256_permute2f128_ps(b[i], b[4 + i], 0x31));
+    }
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

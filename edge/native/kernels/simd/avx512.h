@@ -57,6 +57,8 @@ struct Reg {
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 
+SPARSYEDGE_INLINE float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
 SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   const auto halve = [](__m512 x, __m512 y) {
     return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_shuffle_ps(x, y, 0x4e));
@@ -138,6 +140,36 @@ SPARSYEDGE_INLINE Vec ExpandLoad(LaneMask mask, const float* p) {
 // Compressing in a register and storing it whole is several times faster than a compressing store.
 SPARSYEDGE_INLINE void Pack(LaneMask mask, Vec a, float* p) {
   _mm512_storeu_ps(p, _mm512_maskz_compress_ps(static_cast<__mmask16>(mask), a.v));
+}
+
+// Pairs, then fours within 128 bits, then the 128-bit quarters of four registers.
+SPARSYEDGE_INLINE void Transpose(const float* const (&from)[kLanes], float* const (&to)[kLanes]) {
+  __m512 a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    const __m512 even = _mm512_loadu_ps(from[i]), odd = _mm512_loadu_ps(from[i + 1]);
+    a[i] = _mm512_unpacklo_ps(even, odd);
+    a[i + 1] = _mm512_unpackhi_ps(even, odd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const __m512d p[4] = {_mm512_castps_pd(a[i]), _mm512_castps_pd(a[i + 1]), _mm512_castps_pd(a[i + 2]),
+                          _mm512_castps_pd(a[i + 3])};
+    b[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(p[0], p[2]));
+    b[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(p[0], p[2]));
+    b[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(p[1], p[3]));
+    b[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(p[1], p[3]));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 even = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x88), odd = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xdd);
+    const __m512 more = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0x88);
+    const __m512 most = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0xdd);
+    _mm512_storeu_ps(to[i], _mm512_shuffle_f32x4(even, more, 0x88));
+    _mm512_storeu_ps(to[4 + i], _mm512_shuffle_f32x4(odd, most, 0x88));
+    _mm512_storeu_ps(to[8 + i], _mm512_shuffle_f32x4(even, more, 0xdd));
+    _mm512_storeu_ps(to[12 + i], _mm512_shuffle_f32x4(odd, most, 0xdd));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

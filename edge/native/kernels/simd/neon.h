@@ -41,6 +41,8 @@ struct Reg {
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
 
+SPARSYEDGE_INLINE float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
 SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   float32x4_t half[4];
 #pragma GCC unroll 4
@@ -153,6 +155,23 @@ SPARSYEDGE_INLINE void Pack(LaneMask mask, Vec a, float* p) {
   float lanes[kLanes];
   a.Store(lanes);
   PackByLoop(mask, lanes, p);
+}
+
+// Sixteen blocks of 4x4: pairs, then pairs of pairs.
+SPARSYEDGE_INLINE void Transpose(const float* const (&from)[kLanes], float* const (&to)[kLanes]) {
+  for (int block = 0; block < 16; ++block) {
+    const int row = block / 4 * 4, column = block % 4 * 4;
+    const float32x4_t a = vld1q_f32(from[row] + column), b = vld1q_f32(from[row + 1] + column);
+    const float32x4_t c = vld1q_f32(from[row + 2] + column), d = vld1q_f32(from[row + 3] + column);
+    const float64x2_t ab_even = vreinterpretq_f64_f32(vtrn1q_f32(a, b));
+    const float64x2_t ab_odd = vreinterpretq_f64_f32(vtrn2q_f32(a, b));
+    const float64x2_t cd_even = vreinterpretq_f64_f32(vtrn1q_f32(c, d));
+    const float64x2_t cd_odd = vreinterpretq_f64_f32(vtrn2q_f32(c, d));
+    vst1q_f32(to[column] + row, vreinterpretq_f32_f64(vtrn1q_f64(ab_even, cd_even)));
+    vst1q_f32(to[column + 1] + row, vreinterpretq_f32_f64(vtrn1q_f64(ab_odd, cd_odd)));
+    vst1q_f32(to[column + 2] + row, vreinterpretq_f32_f64(vtrn2q_f64(ab_even, cd_even)));
+    vst1q_f32(to[column + 3] + row, vreinterpretq_f32_f64(vtrn2q_f64(ab_odd, cd_odd)));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) {
   return c;
 }
 
+SPARSYEDGE_INLINE float Fma(float a, float b, float c) { return a * b + c; }
+
 SPARSYEDGE_INLINE void StoreTotals(const Reg (&a)[4], float* p) {
   for (int i = 0; i < 4; ++i) {
     p[i] = 0.0f;
@@ -138,6 +140,12 @@ SPARSYEDGE_INLINE void Pack(LaneMask mask, Vec a, float* p) {
   float lanes[kLanes];
   a.Store(lanes);
   PackByLoop(mask, lanes, p);
+}
+
+SPARSYEDGE_INLINE void Transpose(const float* const (&from)[kLanes], float* const (&to)[kLanes]) {
+  for (int row = 0; row < kLanes; ++row) {
+    for (int column = 0; column < kLanes; ++column) to[column][row] = from[row][column];
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

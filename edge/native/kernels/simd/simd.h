@@ -13,7 +13,7 @@
 //     Load           may become a memory operand of every instruction that uses the value, which repeats the load
 //     LoadOnce       always one load. GCC prefers memory operands, which cost a fifth of the forward pass at density .5
 //     SumEach(p)     adds up the lanes of each of the kWidth registers stored at p
-//   Fma(a, b, c)     a * b + c, rounded once where the set can
+//   Fma(a, b, c)     a * b + c, rounded once where the set can; also of floats, for loops that become vector code
 //   StoreTotals      adds up the lanes of each of four registers and stores the four sums
 //   Transpose        a square of Reg::kWidth rows, `pitch` floats apart; `from` and `to` do not overlap
 //
@@ -25,6 +25,7 @@
 //   MagnitudeAbove   lanes whose magnitude, as an integer (kMagnitudeBits), is above `key` <= 0x7fffffff
 //   ExpandLoad       spreads consecutive floats over the lanes of the mask, zeroes the others; reads no float beyond
 //   Pack             stores the lanes of the mask side by side; leaves the rest of p[0..15] undefined
+//   Transpose        to[i][j] = from[j][i] for 16 rows of 16 floats
 //
 //   DoubleVec        16 doubles, one per lane, for sums that overflow a float's digits
 //
