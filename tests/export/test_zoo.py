@@ -84,7 +84,7 @@ def torch_gradients(model: nn.Module, artifacts: Artifacts, state: State, x: Ten
     return step.loss, step.gradients
 
 
-def our_gradients(session: SparseSession, state: State, x: Tensor, y: Tensor) -> tuple[float, State]:
+def our_gradients(session: SparseSession, state: State, x: Tensor, y: Tensor) -> tuple[float, Gradients]:
     session.load(state)
     loss = session.train_step(x.numpy(), y.numpy(), RATE)
     after = session.state()
@@ -95,9 +95,7 @@ def errors(found: Gradients, exact: Gradients) -> dict[str, float]:
     """Relative L2 by tensor."""
     norms = {name: float(np.linalg.norm(value)) for name, value in exact.items()}
     least = SMALL * max(norms.values())
-    return {
-        name: float(np.linalg.norm(found[name] - value)) / max(norms[name], least) for name, value in exact.items()
-    }
+    return {name: float(np.linalg.norm(found[name] - value)) / max(norms[name], least) for name, value in exact.items()}
 
 
 @pytest.mark.parametrize("batch", [16, 5])
