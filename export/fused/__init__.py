@@ -1,1 +1,1 @@
-"""The step of a network that our own layout understands, from image to loss: the fastest path, for ResNets, MobileNetV2 and DS-CNN."""
+"""The step of a network that our own layout understands, from image to loss: the fastest path, for ResNets."""
