@@ -173,11 +173,7 @@ def make_parser() -> Parser:
     add = parser.add_argument
     profiles = ", ".join(PROFILES)
     add("--profile", default="trained95", help=f"{profiles}, or an .npz file with a state (default: %(default)s)")
-    add(
-        "--model",
-        default="resnet18",
-        help="one of the zoo's; the named profiles are ResNet-18's (default: %(default)s)",
-    )
+    add("--model", default="resnet18", help="of the zoo; the named profiles are ResNet-18's (default: %(default)s)")
     add("--sparsity", type=_share, help="instead of a profile: random zeros, this share of every prunable weight")
     add("--dataset", help="a data set whose shape the model gets (default: cifar10; ds_cnn: speech_commands_mel)")
     add("--threads", type=positive, default=1, help="of every contestant (default: %(default)s)")

@@ -16,8 +16,8 @@ KERNEL, STRIDE, PADDING = (10, 4), 2, (5, 1)
 class DsCnn(nn.Module):
     """For spectrograms, such as 1 x 49 x 10 (MLPerf Tiny) or 1 x 40 x 98; `width` channels everywhere.
 
-    Differs from MLPerf Tiny: 5 rows of zeros on both sides of the first axis instead of 4 and 5; no dropout; and no
-    bias in the convolutions, because the BatchNorm behind them takes it away again.
+    Differs from MLPerf Tiny: 5 rows of zeros on both sides of the first axis instead of 4 and 5; no dropout; no bias in
+    the convolutions, because the BatchNorm behind them takes it away again.
     """
 
     def __init__(self, spec: ModelSpec) -> None:

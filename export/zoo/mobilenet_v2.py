@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al. 2018) for small images: torchvision's layers and names, stride 1 first, no dropout."""
+"""MobileNetV2 (Sandler et al. 2018) for small images: torchvision's layers, with a stem of stride 1 and no dropout."""
 
 from __future__ import annotations
 

@@ -65,6 +65,24 @@ def backward(run_node: RunNode, data: Data, saved: list[Array], threads: int = 1
     return run_node("BatchNormActGrad", [*inputs, positive], [True] * 3 + [norm.residual], threads, **options)
 
 
+def test_a_capped_relu_keeps_nan_and_passes_no_gradient_at_its_limits(run_node: RunNode) -> None:
+    norm = Norm(16, 1, 1, 4, relu=True, residual=True, halos=(0, 0, 0))
+    data = Data(norm)
+    data.gamma[:] = 0  # what is left is the residual
+    data.beta[:] = 0
+    data.residual[:] = np.array([0.0, 6.0, 5.0, np.nan], np.float32)
+    options = data.forward_options() | {"cap": 6.0}
+    y, *_, positive = run_node("BatchNormAct", data.forward_inputs(), [True] * 6, **options)
+    np.testing.assert_array_equal(from_lanes(y, norm, 0)[0, 0, 0], np.array([0, 6, 5, np.nan], np.float32))
+    assert positive.view(np.uint16).ravel().tolist() == [0, 0, 0xFFFF, 0xFFFF]
+
+
+def test_a_cap_that_nothing_fits_under_is_refused(run_node: RunNode) -> None:
+    data = Data(Norm(16, 1, 1, 4, relu=True, residual=False))
+    with pytest.raises(Exception, match="BatchNormAct: attribute cap is 0, must be above 0"):
+        run_node("BatchNormAct", data.forward_inputs(), [True] * 6, **data.forward_options(), cap=0.0)
+
+
 def test_positive_has_one_bit_for_every_element(run_node: RunNode) -> None:
     data = Data(Norm(17, 4, 3, 5, relu=True, residual=False))
     y, *_, positive = forward(run_node, data)

@@ -94,6 +94,7 @@ def test_a_plan_without_the_gradient_of_the_input_refuses_to_give_one(run_node: 
     ("changes", "complaint"),
     [
         ({"stride": 3}, "attribute stride is 3, must be from 1 to 2"),
+        ({"groups": 5}, "groups is 5, must divide oc"),
         ({"kernel_h": 0}, "attribute kernel_h is 0, must be from 1 to"),
         ({"pad_in": 0}, "pad_in is 0, must be at least 1 for the rows of the convolution"),
         ({"pad_out": 0}, "pad_out is 0, must be at least 1 for the rows of the input's gradient"),

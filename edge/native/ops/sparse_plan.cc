@@ -371,8 +371,8 @@ struct SparsePlan {
         std::max({floats(g.ic, g.in_h, g.in_w, g.pad_in), floats(g.oc, g.out_h(), g.out_w(), g.pad_out),
                   int64_t{g.oc} * g.channels_per_row() * g.kernel_h * g.kernel_w});
     if (largest > INT32_MAX) {
-      throw OpError("a layer of " + ToString(Shape{g.oc, g.channels_per_row(), g.kernel_h, g.kernel_w}) + " on planes of " +
-                    std::to_string(g.in_h) + "x" + std::to_string(g.in_w) + " has a tensor of " +
+      throw OpError("a layer of " + ToString(Shape{g.oc, g.channels_per_row(), g.kernel_h, g.kernel_w}) +
+                    " on planes of " + std::to_string(g.in_h) + "x" + std::to_string(g.in_w) + " has a tensor of " +
                     std::to_string(largest) + " values, must be below 2^31");
     }
   }

@@ -47,6 +47,27 @@ def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("model", ["mobilenet_v2", "ds_cnn"])
+def test_any_model_is_timed_under_random_masks_of_one_sparsity(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    options = ["--model", model, "--sparsity", "0.8", "--json", "--peers", "torch_dense,torch_sparsyfed"]
+    assert bench.main([*QUICK, *options]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["profile"] == f"{model}, 80.0% of each layer"
+    assert document["global_sparsity"] == pytest.approx(0.8, abs=0.01)
+    assert all(document["speedup"].values())
+    # Among so few values some are equal but for rounding: the second loss depends on which of them are kept.
+    assert not [note for note in document["notes"] if "in step 1" in note]
+
+
+def test_a_share_of_zeros_or_a_data_set_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main([*QUICK, "--sparsity", "1"])
+    assert "1 is not a share of zeros, from 0 to below 1" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="no data set 'nowhere'; there are: digits"):
+        bench.main([*QUICK, "--dataset", "nowhere"])
+
+
+@pytest.mark.heavy
 def test_the_tables_fit_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert bench.main([*QUICK, "--peers", "torch_dense"]) == 0
