@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sparsyedge.edge.data import Labels
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.tensors import FloatArray, State
 
@@ -25,7 +25,7 @@ class Workload:
     artifacts: Artifacts
     state: State
     x: FloatArray
-    y: NDArray[np.int64]
+    y: Labels
     threads: int
 
     @classmethod
@@ -33,6 +33,9 @@ class Workload:
         """A workload with a random batch: the time of a step does not depend on what the images show."""
         rng = np.random.default_rng(seed)
         x = rng.standard_normal((batch, *artifacts.manifest.input_shape), dtype=np.float32)
+        if artifacts.manifest.task == "regression":
+            targets = rng.standard_normal((batch, artifacts.manifest.outputs), dtype=np.float32)
+            return cls(artifacts, state, x, targets, threads)
         y = rng.integers(0, artifacts.manifest.classes, batch, dtype=np.int64)
         return cls(artifacts, state, x, y, threads)
 

@@ -11,6 +11,7 @@ import pytest
 from fixtures.repository import DOCS
 
 from sparsyedge.edge.data import Form, form_of, load
+from sparsyedge.edge.data.form import describe
 
 PAGE = (DOCS / "how-to" / "data.md").read_text()
 
@@ -32,7 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "form"),
     [
         ("colour.npz", Form((3, 32, 32), 3, ("apple", "pear", "plum"))),
-        ("sensor.npz", Form((6, 1, 128), 4, (), "float32")),
+        ("sensor.npz", Form((3, 128), 4, ("rest", "walk", "run", "shake"), "float32")),
+        ("climate.npz", Form((10,), 2, ("temperature", "humidity"), "float32", "regression")),
         ("photos", Form((3, 16, 16), 2, ("apple", "pear"))),
     ],
 )
@@ -40,6 +42,12 @@ def test_examples_with_a_test_part_can_be_trained_and_evaluated_on(name: str, fo
     dataset = load(str(folder / name))
     assert form_of(dataset) == form
     assert len(dataset.test) > 0
+
+
+@pytest.mark.parametrize("name", ["sensor.npz", "climate.npz"])
+def test_the_page_shows_what_an_export_says_of_its_examples(name: str, folder: Path) -> None:
+    dataset = load(str(folder / name), train_only=True)
+    assert "\n".join(f"    {line}" for line in describe(form_of(dataset), dataset.train)) in PAGE
 
 
 @pytest.mark.parametrize(
