@@ -164,7 +164,9 @@ def _describe(
     trainable = {name for name, _ in model.named_parameters()}
     prunable = prunable_names(model)
     state = state_of(model)
-    files = {role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()}
+    files: dict[str, File] = {
+        role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()
+    }
     momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)), None)
     return Manifest(
         # The oldest version that says it all: devices of earlier releases expect the files of the training API.

@@ -99,7 +99,7 @@ async def _serve(port: int) -> None:
 def _pass_on_before_goodbye() -> None:
     """Let amqtt pass on what a client was acknowledged for before it lets the client go.
 
-    amqtt 0.12 drops what is still queued then; on Python 3.13 that is most of what a client sends just before it leaves.
+    amqtt 0.12 drops what is still queued then; on Python 3.13 that is most of what a client sends before it leaves.
     """
     from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 

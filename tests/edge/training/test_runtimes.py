@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from fixtures.artifacts import TINY
 from fixtures.training_api import NEEDS_TRAINING_API
 from numpy.typing import NDArray
 
