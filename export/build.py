@@ -132,7 +132,9 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
     spec, training = blueprint.spec, blueprint.training
     trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     state = state_of(model)
-    files = {role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()}
+    files: dict[str, File] = {
+        role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()
+    }
     momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
     features = (*needed_features(spec.input_shape, spec.task), *([] if training == PLAIN_SGD else [FEATURE]))
     return Manifest(

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sparsyedge.edge import cli
 from sparsyedge.edge.commands.completion_command import Page, pages
 from sparsyedge.edge.commands.installed_commands import installed_commands
 
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="the pages of export need torch")
 COMMANDS = installed_commands()
 PAGES = list(pages(COMMANDS))
 
@@ -26,6 +28,7 @@ def run_cli(*argv: str, **modules: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, timeout=60)
 
 
+@NEEDS_TORCH
 def test_every_command_of_the_table_has_a_page() -> None:
     assert {page.words[0] for page in PAGES} == set(COMMANDS)
     assert {("coordinator", "run"), ("edge", "enrol"), ("bench", "compare"), ("flash", "pi")} <= {
@@ -72,6 +75,7 @@ def completed(script: Path, *words: str) -> list[str]:
     return done.stdout.split()
 
 
+@NEEDS_TORCH
 def test_bash_completes_commands_options_and_choices(bash_script: Path) -> None:
     assert completed(bash_script, "coord") == ["coordinator"]
     assert completed(bash_script, "coordinator", "dev") == ["devices"]

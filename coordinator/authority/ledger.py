@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsyedge.coordinator.record.database import open_database
+from sparsyedge.coordinator.record.database import closed_on_error, open_database
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.security.enrolment_messages import token_sha256
 
@@ -88,8 +88,9 @@ class Ledger:
         path.touch(mode=0o600)
         try:
             self._db = open_database(path, name="the ledger", timeout_s=timeout_s)
-            self._db.executescript(SCHEMA)
-            self._add_certificates()
+            with closed_on_error(self._db):
+                self._db.executescript(SCHEMA)
+                self._add_certificates()
         except sqlite3.Error as error:
             raise SecurityError(f"cannot open the ledger {path}: {error}; restore it from a backup") from error
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from sparsyedge.edge.errors import StoreError, StoreLocked
 
-__all__ = ["Database", "open_database"]
+__all__ = ["Database", "closed_on_error", "open_database"]
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +112,16 @@ def open_database(path: Path, *, name: str, timeout_s: float, any_thread: bool =
     database.name, database.path, database.timeout_s = name, path, timeout_s
     database.row_factory = sqlite3.Row
     return database
+
+
+@contextmanager
+def closed_on_error(database: Database) -> Iterator[None]:
+    """Close a database that its owner cannot use: nobody else would, and Python 3.13 complains about that."""
+    try:
+        yield
+    except BaseException:
+        database.close()
+        raise
 
 
 def _holders(path: Path) -> str:

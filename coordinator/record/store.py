@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from sparsyedge.coordinator.aggregation.influence import Share
+from sparsyedge.coordinator.record.database import closed_on_error
 from sparsyedge.coordinator.record.records import Evaluation, Stretch
 from sparsyedge.coordinator.record.schema import SCHEMA, SCHEMA_VERSION
 from sparsyedge.coordinator.record.store_reader import StoreReader
@@ -86,17 +87,18 @@ class Store(StoreReader):
             raise RunError(f"cannot make the run directory {run_dir}: {error}; choose another `run_dir`") from error
         store = cls(path)
         now = time.time()
-        store._db.executescript(SCHEMA)
-        with store._db as db:
-            db.execute(
-                "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, "
-                "artifacts_id, began_from, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?, ?)",
-                (name, fleet, rounds, now, now, os.getpid(), dense_bytes, artifacts_id, began_from, config),
-            )
-            db.execute("INSERT INTO stretches VALUES (1, ?, ?, ?)", (rounds, config, now))
-        crash_point("before-commit")
-        # Set the version last: a store without it is incomplete, and `open` refuses it.
-        store._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        with closed_on_error(store._db):
+            store._db.executescript(SCHEMA)
+            with store._db as db:
+                db.execute(
+                    "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, "
+                    "artifacts_id, began_from, config) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, '', ?, ?, ?)",
+                    (name, fleet, rounds, now, now, os.getpid(), dense_bytes, artifacts_id, began_from, config),
+                )
+                db.execute("INSERT INTO stretches VALUES (1, ?, ?, ?)", (rounds, config, now))
+            crash_point("before-commit")
+            # Set the version last: a store without it is incomplete, and `open` refuses it.
+            store._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         return store
 
     @classmethod
@@ -122,16 +124,17 @@ class Store(StoreReader):
         if not path.is_file():
             raise RunError(f"no run in {run_dir}: it has no {STORE_NAME}; check the path")
         store = cls(path)
-        found = store._version()
-        if found == 0:
-            store.close()
-            raise RunError(f"the run in {run_dir} is only being set up, or was cut short in it; try again in a moment")
-        if found != SCHEMA_VERSION:
-            store.close()
-            raise RunError(
-                f"run store {path} has version {found}, this sparsyedge reads version {SCHEMA_VERSION}; "
-                f"use the sparsyedge that made the run"
-            )
+        with closed_on_error(store._db):
+            found = store._version()
+            if found == 0:
+                raise RunError(
+                    f"the run in {run_dir} is only being set up, or was cut short in it; try again in a moment"
+                )
+            if found != SCHEMA_VERSION:
+                raise RunError(
+                    f"run store {path} has version {found}, this sparsyedge reads version {SCHEMA_VERSION}; "
+                    f"use the sparsyedge that made the run"
+                )
         return store
 
     def _version(self) -> int:

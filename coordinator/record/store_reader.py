@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from sparsyedge.coordinator.record.database import open_database
+from sparsyedge.coordinator.record.database import closed_on_error, open_database
 from sparsyedge.coordinator.record.records import (
     AdjustmentRecord,
     DeviceRecord,
@@ -39,9 +39,10 @@ class StoreReader:
         try:
             # The demo builds a coordinator in one thread and runs it in another, but never uses it from both at once.
             self._db = open_database(path, name="the run store", timeout_s=BUSY_TIMEOUT_S, any_thread=True)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            # With WAL's default a power cut can lose the last transactions, but acknowledged updates must survive.
-            self._db.execute("PRAGMA synchronous = FULL")
+            with closed_on_error(self._db):
+                self._db.execute("PRAGMA journal_mode = WAL")
+                # With WAL's default a power cut can lose the last transactions, but acknowledged updates must survive.
+                self._db.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error as error:
             raise RunError(f"cannot open the run store {path}: {error}; check that it is a run directory") from error
 

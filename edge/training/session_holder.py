@@ -23,7 +23,7 @@ class SessionHolder:
     """Belongs to one device, or to several simulated ones that hold `lock` while they train."""
 
     def __init__(self, *, threads: int = 1, runtime: Runtime | None = None) -> None:
-        """`runtime` defaults to what is installed and exported; raises ConfigError if the given one is not installed."""
+        """`runtime` defaults to what is installed and exported; raises ConfigError if a given one is not installed."""
         self.lock = threading.Lock()
         self._forced = runtime
         self._runtime = pick_runtime(runtime)
@@ -42,7 +42,7 @@ class SessionHolder:
         return self._artifacts if self._manifest_sha256 == manifest_sha256 else None
 
     def put(self, artifacts: Artifacts, manifest_sha256: str) -> None:
-        """Use these artifacts from now on; raises ConfigError if they lack the files of a runtime that was asked for."""
+        """Use these artifacts from now on; raises ConfigError if they lack the files of the given runtime."""
         if self._forced == "training" and not artifacts.manifest.has_api_files:
             raise ConfigError(
                 "--runtime training needs the files of onnxruntime-training, and the run's artifacts were exported "

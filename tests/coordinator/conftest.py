@@ -12,12 +12,29 @@ import pytest
 from fixtures.scripted_fleet import Fleet
 from onnx import TensorProto, helper, numpy_helper
 
+from sparsyedge.coordinator.record.store_reader import StoreReader
 from sparsyedge.edge.model.artifacts import LAST_WITH_API_FILES, Artifacts, BatchNorm, File, Manifest, Parameter
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.tensors import State, model_id
 
 CLASSES, FEATURES = 4, 512
+
+
+@pytest.fixture(autouse=True)
+def _stores_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the stores that a test leaves open: Python 3.13 would complain about them in the middle of another test."""
+    opened: list[StoreReader] = []
+    open_store = StoreReader.__init__
+
+    def remember(self: StoreReader, path: Path) -> None:
+        open_store(self, path)
+        opened.append(self)
+
+    monkeypatch.setattr(StoreReader, "__init__", remember)
+    yield
+    for store in opened:
+        store.close()
 
 
 @pytest.fixture

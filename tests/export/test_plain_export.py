@@ -22,6 +22,8 @@ from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export import build
 from sparsyedge.export.agreement import verify
+from sparsyedge.export.fused.layers import Network
+from sparsyedge.export.fused.step import build_sparse_step
 
 pytestmark = pytest.mark.heavy
 
@@ -93,10 +95,8 @@ def test_one_that_decays_weights_otherwise_is_refused(plain: Artifacts) -> None:
 
 
 def test_one_that_does_not_prune_activations_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = build.build_sparse_step
-
-    def wrong(network: object, method: Method) -> ModelProto:
-        return real(network, msgspec.structs.replace(method, prune_activations=False))  # type: ignore[arg-type]
+    def wrong(network: Network, method: Method) -> ModelProto:
+        return build_sparse_step(network, msgspec.structs.replace(method, prune_activations=False))
 
     monkeypatch.setattr(build, "build_sparse_step", wrong)
     with pytest.raises(ArtifactError, match="do not use this export"):

@@ -54,7 +54,7 @@ def finish_when_unfit(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch)
         ({"ops_abi": 99}, "op library ABI 99"),
         ({"input_shape": [1, 8, 8]}, "samples of shape"),
         ({"classes": 3}, "data has label 3"),
-        ({"files": {}}, "names no training file"),
+        ({"files": {}}, "names no checkpoint file"),
     ],
 )
 def test_artifacts_that_do_not_suit_are_a_reason_for_the_whole_run(
