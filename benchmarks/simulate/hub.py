@@ -15,6 +15,7 @@ from pathlib import Path
 from sparsyedge.benchmarks.simulate.pipe import Carry, Publish, Subscribe, Unsubscribe, matches
 from sparsyedge.benchmarks.simulate.simulated_device import BOOT_ID, SOFTWARE
 from sparsyedge.benchmarks.simulate.workers import Worker, Workers
+from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.protocol.channel import Connected, Event, Received
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, RoundTask, Topics, decode, encode
 
@@ -94,7 +95,7 @@ class Hub:
         """All devices are online from the start."""
         self._inbox.append(Connected())
         for device, samples in self._samples.items():
-            status = DeviceStatus(state="online", boot_id=BOOT_ID, samples=samples, software=SOFTWARE)
+            status = DeviceStatus(state="online", boot_id=BOOT_ID, samples=samples, software=SOFTWARE, speaks=OURS)
             self._inbox.append(Received(self._topics.status(device), encode(status), True))
 
     def close(self) -> None:
