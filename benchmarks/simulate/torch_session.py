@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.session import Kind, Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.export.models import ModelSpec, build_model

@@ -9,9 +9,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 
 __all__ = ["Kind", "Runtime", "Session", "choose_kind", "remaining_work"]
 

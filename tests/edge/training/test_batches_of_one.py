@@ -11,9 +11,9 @@ from fixtures.forgetful import Forgetful
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data import Samples
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.session import Kind
 from sparsyedge.edge.training.trainer import LocalJob, train
 
