@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS, PLAIN_SGD, Training
 from sparsyedge.edge.tensors import State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.export.dropout_mask import dropout_mask
 from sparsyedge.export.models import layer_weights
 from sparsyedge.export.own_module import train_mode

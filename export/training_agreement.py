@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.session import Session
 from sparsyedge.export.reference import derive_exponents, make_optimizer, optimizer_state, reference_step
 

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 
 from sparsyedge.edge.data import Labels, Samples
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.model.artifacts import Artifacts, FileRole
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 

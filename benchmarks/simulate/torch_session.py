@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.session import Kind, Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.export.model_spec import ModelSpec

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts, BatchNorm
 from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.onnx_runtime import RUNTIME, session_options, training_api
 from sparsyedge.edge.training.session import Kind
 

@@ -8,10 +8,10 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 
 __all__ = ["Kind", "Runtime", "Session", "choose_kind", "remaining_work"]
 

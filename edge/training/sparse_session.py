@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts, Parameter
 from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.layer_paths import BREAK_EVEN, computes_sparse
 from sparsyedge.edge.training.onnx_runtime import open_graph
 from sparsyedge.edge.training.session import Kind

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.data.augment import StepKey, augment, background
 from sparsyedge.edge.data.batches import epoch_order, split_batches
 from sparsyedge.edge.data.dataset import Samples
 from sparsyedge.edge.errors import DataError, TrainingError
 from sparsyedge.edge.model.training import PLAIN_SGD, Training
+from sparsyedge.edge.training.augment import StepKey, augment, background
 from sparsyedge.edge.training.session import Session
 
 __all__ = ["BeforeStep", "JobCancelled", "LocalJob", "Trained", "train"]

@@ -85,6 +85,8 @@ def test_everything__valid(tmp_path: Path) -> None:
         ("method = {weight_decay = inf}", r"`method.weight_decay` has value inf: .*at least 0 and at most 1000"),
         ('method = {name = "sparsifed"}', r"`method.name` has value 'sparsifed': .*did you mean sparsyfed\?"),
         ('method = {name = "topk", beta = 1.25}', r"`method.beta` has value 1.25: method topk has no such option"),
+        ('training = {optimizer = "adam"}', r"`training.optimizer` has value 'adam': .*allowed: adamw, momentum, sgd"),
+        ("training = {nesterov = true}", r"`training.nesterov` has value True: optimizer sgd has no such option"),
         ("method = {sparsities = [0.9, 0.8], shares = [1]}", r"`method.sparsities` has 2 .*`method.shares` has 1;"),
         (
             "learning_rate = {start = inf, end = 0.1}",

@@ -25,6 +25,7 @@ from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.agreement import verify
 from sparsyedge.export.checked_build import export_model
+from sparsyedge.export.command import main
 from sparsyedge.export.models import build_model
 from sparsyedge.export.training_agreement import verify_training
 
@@ -215,6 +216,19 @@ def test_results_do_not_depend_on_the_number_of_threads(export_training: Export)
         steps(session, 2)
         models.add(model_id(session.state()))
     assert len(models) == 1
+
+
+@pytest.mark.heavy
+def test_the_command_takes_optimizer_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["clip_norm=1.0", "state=keep", "betas=[0.8, 0.99]", "flip=true"]
+    given = [word for option in options for word in ("--training-option", option)]
+    model = ["--width", "4", "--classes", "5", "--input-shape", "3", "16", "16", "--out", str(tmp_path / "out")]
+    assert main(["--optimizer", "adamw", *given, *model]) == 0
+    assert "method sparsyfed, optimizer adamw" in capsys.readouterr().out
+    expected = make_training(optimizer="adamw", clip_norm=1.0, state="keep", betas=[0.8, 0.99], flip=True)
+    assert Artifacts.load(tmp_path / "out").manifest.training == expected
+    with pytest.raises(ConfigError, match=r"key `training.epsilon` has value 2: .*; allowed: at least 1e-12"):
+        main(["--optimizer", "adamw", "--training-option", "epsilon=2", *model])
 
 
 def test_augmentation_of_sound_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -35,6 +36,7 @@ from sparsyedge.edge.errors import ConfigError, RunError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import MethodConfig
+from sparsyedge.edge.model.training import TrainingConfig
 from sparsyedge.edge.tensors import model_id
 from sparsyedge.edge.training.session import Runtime
 
@@ -113,6 +115,37 @@ def test_methods_of_steps_of_their_own_train_on_stock_devices(
         simulation=SimulationConfig(devices=DEVICES, meter="none", runtime="stock", export=ExportConfig(width=4)),
     )
     assert len(simulate(config).rounds) == config.rounds
+
+
+def test_optimizers_keep_their_memory_on_each_device_and_only_if_the_run_says_so(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    def run(folder: str, *, state: Literal["fresh", "keep"], workers: int = 1) -> list[str]:
+        # Two devices, both in every cohort: each has a memory from the second round on.
+        config = make_config(
+            folder,
+            artifacts=str(tmp_path / f"artifacts-{state}"),
+            cohort_size=2,
+            rounds=2,
+            learning_rate=LearningRateConfig(start=0.002, end=0.001),
+            training=TrainingConfig(optimizer="adamw", state=state, clip_norm=1.0, crop=2, label_smoothing=0.1),
+            simulation=SimulationConfig(devices=2, meter="none", export=ExportConfig(width=4)),
+        )
+        return [str(record.model_id) for record in simulate(config, workers=workers).rounds]
+
+    kept, fresh = run("keep", state="keep"), run("fresh", state="fresh")
+    assert kept[0] == fresh[0]
+    assert kept[1] != fresh[1]
+    assert run("two workers", state="keep", workers=2) == kept
+    memories = list((tmp_path / "keep").rglob("*.optimizer"))
+    assert len(memories) == 4  # before and after the last round, on two devices
+
+
+def test_training_that_contradicts_the_artifacts_is_refused_with_the_key(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"key `training.optimizer` is 'momentum' .* were exported for 'sgd'"):
+        simulate(make_config(training=TrainingConfig(optimizer="momentum")))
+    with pytest.raises(ConfigError, match=r"key `training.flip` is True in the run file, .* were exported for False"):
+        simulate(make_config(training=TrainingConfig(flip=True)))
 
 
 def test_round_closes_without_the_devices_that_dropped_out(make_config: MakeConfig) -> None:

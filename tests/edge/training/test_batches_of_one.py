@@ -10,9 +10,9 @@ import pytest
 from fixtures.forgetful import Forgetful
 
 from sparsyedge.edge.data import Labels, Samples
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.session import Kind
 from sparsyedge.edge.training.trainer import LocalJob, train
 

@@ -9,10 +9,10 @@ import pytest
 from fixtures.forgetful import Forgetful
 
 from sparsyedge.edge.data import Labels
-from sparsyedge.edge.data.augment import Mixed
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.local_update import exchange_weights, finish_update, needs_start, start_state, step_rule
 from sparsyedge.edge.training.session import Kind
 from sparsyedge.edge.training.trainer import LocalJob

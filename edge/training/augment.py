@@ -1,6 +1,6 @@
 """Random crops, flips and mixtures of a batch. A pure function of its arguments: a restarted job gives the same update.
 
-Random numbers come from the raw stream of a bit generator, which numpy guarantees for ever, as in batches.py.
+Random numbers come from the raw stream of a bit generator, which numpy guarantees for ever, as in edge/data/batches.py.
 """
 
 from __future__ import annotations

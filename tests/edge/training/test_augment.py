@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sparsyedge.edge.data.augment import StepKey, augment, background
 from sparsyedge.edge.model.training import make_training
+from sparsyedge.edge.training.augment import StepKey, augment, background
 
 KEY = StepKey(seed=1, round_number=2, device_id="pi-01", epoch=0, step=3)
 LABELS = np.arange(64) % 10
