@@ -140,8 +140,8 @@ def signals_deferred() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in arrived:
-            signal.raise_signal(number)
+        for each in arrived:
+            signal.raise_signal(each)
 
 
 @contextmanager

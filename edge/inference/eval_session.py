@@ -61,7 +61,7 @@ class EvalSession:
 
 def _fed_with_weights(template: Template, manifest: Manifest) -> bytes:
     """The graph with the state's tensors as inputs: a session over it holds no weights of its own."""
-    inputs = {template.input: (BATCH, *manifest.input_shape), **manifest.shapes}
+    inputs: dict[str, tuple[int | str, ...]] = {template.input: (BATCH, *manifest.input_shape), **manifest.shapes}
     graph = dict(template.graph_fields) | {
         Graph.INPUT: b"".join(
             bytes_field(Graph.INPUT, value_info(name, shape, FLOAT)) for name, shape in inputs.items()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
-from torch import nn
+from torch import Tensor, nn
 
 from sparsyedge.edge.model.artifacts import BatchNorm, FileRole
 from sparsyedge.edge.model.checkpoint import encode_checkpoint
@@ -56,7 +56,7 @@ def write_general_graphs(
     return GraphFacts(_batch_norms(traced, step), positions, frozenset(prunable))
 
 
-def _tensors(model: nn.Module) -> dict[str, nn.Parameter]:
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -218,7 +219,7 @@ def _matrix(shape: Sequence[int]) -> tuple[int, int]:
     return shape[0], math.prod(shape[1:])
 
 
-def _ours(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: int | float) -> onnx.NodeProto:
+def _ours(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(operator, inputs, outputs, name=f"{outputs[0]}.{operator}", domain=OP_DOMAIN, **attributes)
 
 

@@ -57,7 +57,7 @@ class _Surgeon:
     def __init__(self, program: ExportedProgram, seed: str, prefix: str, samples: int) -> None:
         self.graph: Graph = program.graph
         self.layers = Layers()
-        self._parameters = {
+        self._parameters: dict[str, str] = {
             spec.arg.name: spec.target.removeprefix(prefix)
             for spec in program.graph_signature.input_specs
             if spec.target is not None
@@ -72,7 +72,7 @@ class _Surgeon:
                 self._uses[weight.name] = len(weight.users)
 
     def visit(self, node: Node) -> None:
-        handler: Callable[[Node], None] | None = {
+        handlers: dict[Any, Callable[[Node], None]] = {
             _ATEN.linear.default: self._linear,
             _ATEN.conv1d.default: self._convolution,
             _ATEN.conv2d.default: self._convolution,
@@ -85,9 +85,9 @@ class _Surgeon:
             _ATEN.softmax.int: self._softmax,
             _ATEN.scaled_dot_product_attention.default: self._attention,
             _ATEN.dropout.default: self._dropout,
-        }.get(node.target)
-        if handler is not None:
-            handler(node)
+        }
+        if node.target in handlers:
+            handlers[node.target](node)
 
     # ---- layers ------------------------------------------------------------------------------------------------------
 

@@ -202,9 +202,10 @@ def _convolution_grad_input(
 ) -> Tensor:
     x = dy.new_empty((dy.shape[0], w.shape[1] * groups, *plane))
     zeros = [0] * len(stride)
-    return torch.ops.aten.convolution_backward(
+    dx: Tensor = torch.ops.aten.convolution_backward(
         dy, x, w, None, stride, padding, dilation, False, zeros, groups, [True, False, False]
     )[0]
+    return dx
 
 
 def _convolution_grad_weight(
@@ -219,9 +220,10 @@ def _convolution_grad_weight(
 ) -> Tensor:
     w = dy.new_empty((dy.shape[1], x.shape[1] // groups, *kernel))
     zeros = [0] * len(stride)
-    return torch.ops.aten.convolution_backward(
+    dw: Tensor = torch.ops.aten.convolution_backward(
         dy, x, w, None, stride, padding, dilation, False, zeros, groups, [False, True, False]
     )[1]
+    return dw
 
 
 _operator(
@@ -253,9 +255,10 @@ def _layer_norm_shape(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) ->
 def _layer_norm_grad(
     dy: Tensor, x: Tensor, mean: Tensor, inv_std: Tensor, gamma: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.ops.aten.native_layer_norm_backward(
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
         dy, x, [x.shape[-1]], mean, inv_std, gamma, gamma, [True, True, True]
     )
+    return gradients
 
 
 _LAYER_NORM = _operator(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparsyedge.edge.data import Labels
 from sparsyedge.edge.inference.delivery import write_models
 from sparsyedge.edge.inference.description import Origin
 from sparsyedge.edge.model.artifacts import Artifacts
@@ -161,7 +162,7 @@ def _away_from_symmetry(artifacts: Artifacts) -> State:
     return state
 
 
-def _batch(spec: ModelSpec, size: int, seed: int) -> tuple[FloatArray, np.ndarray]:  # type: ignore[type-arg]
+def _batch(spec: ModelSpec, size: int, seed: int) -> tuple[FloatArray, Labels]:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((size, *spec.input_shape), dtype=np.float32)
     if spec.task == "regression":
@@ -169,7 +170,7 @@ def _batch(spec: ModelSpec, size: int, seed: int) -> tuple[FloatArray, np.ndarra
     return x, rng.integers(0, spec.classes, size)
 
 
-def _apart(artifacts: Artifacts, model: nn.Module, start: State, batch: tuple[FloatArray, FloatArray]) -> list[float]:
+def _apart(artifacts: Artifacts, model: nn.Module, start: State, batch: tuple[FloatArray, Labels]) -> list[float]:
     """How far a step of the graph and one of torch are apart: the loss, and all gradients together."""
     session = SparseSession(artifacts)
     session.load(start)
@@ -186,4 +187,4 @@ def _apart(artifacts: Artifacts, model: nn.Module, start: State, batch: tuple[Fl
 
 def _relative(ours: FloatArray, theirs: FloatArray) -> float:
     wide = theirs.astype(np.float64)
-    return float(np.linalg.norm(ours - wide) / max(np.linalg.norm(wide), 1e-30))
+    return float(np.linalg.norm(ours - wide)) / max(float(np.linalg.norm(wide)), 1e-30)

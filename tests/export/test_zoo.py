@@ -20,9 +20,9 @@ from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.training.sparse_session import SparseSession
-from sparsyedge.export.build import state_of
 from sparsyedge.export.fused.layers import read_network
-from sparsyedge.export.models import MODELS, ModelSpec, build_model, prunable_names
+from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.models import MODELS, build_model, prunable_names, state_of
 from sparsyedge.export.reference import reference_step
 from sparsyedge.export.trace import INPUT_NAME, trace
 
