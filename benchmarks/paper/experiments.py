@@ -204,7 +204,7 @@ def _heterogeneous(full: bool) -> tuple[Row, ...]:
 
 
 def _vit(full: bool) -> tuple[Row, ...]:
-    """The paper's fine-tuning of a ViT: devices with about 60 samples each and one mix of classes, half the weights zero.
+    """The paper's fine-tuning of a ViT: half of its weights zero, devices with about 60 samples each and all classes.
 
     The batch size, the clipping and the number of rounds are those of the reference code; the paper names none.
     """
