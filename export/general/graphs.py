@@ -41,7 +41,7 @@ def write_general_graphs(
     step = trace_step(model, spec, smoothing=training.label_smoothing)
     traced = step_graph(step, {name: tensor.detach() for name, tensor in _tensors(model).items()}, spec)
     trainable = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
-    prunable = choose_prunable(trainable, list(step.layers), pattern)
+    prunable = choose_prunable(trainable, list(step.layers), pattern, shared=step.layers.shared)
     if holds_theta:
         turn_into_weights(model, method, prunable)
     state = state_of(model)
