@@ -339,7 +339,8 @@ def _multi_head_attention(
     tokens, samples, _channels = query.shape
     projected = functional.linear(query, in_weight, in_bias)
     parts = projected.reshape(tokens, samples, 3, heads, channels // heads).permute(2, 1, 3, 0, 4)
-    seen = functional.scaled_dot_product_attention(*parts.unbind(0), dropout_p=ratio if training else 0.0)
+    query, key, value = parts.unbind(0)
+    seen = functional.scaled_dot_product_attention(query, key, value, dropout_p=ratio if training else 0.0)
     return functional.linear(seen.permute(2, 0, 1, 3).reshape(tokens, samples, channels), out_weight, out_bias)
 
 
@@ -372,7 +373,8 @@ class _MethodMode(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             call = inspect.signature(_attention_call).bind(*args, **kwargs)
             if call.arguments.get("dropout_p"):
-                return self._attention(*args[:3], call.arguments["dropout_p"])
+                query, key, value = args[:3]
+                return self._attention(query, key, value, call.arguments["dropout_p"])
         if func is functional.multi_head_attention_forward:
             with self:
                 return _multi_head_attention(*args, **kwargs), None

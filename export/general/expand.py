@@ -155,12 +155,12 @@ class Expansion:
             height, width = attributes["plane"]
             sizes = {"in_h": height, "in_w": width, **_depthwise(weight.shape[2:], attributes)}
             return [_ours("DepthwiseConvGradInput", [dy, w], node.output, **sizes)]
-        plane, kernel = attributes["plane"], weight.shape[2:]
-        geometry = list(
-            zip(plane, kernel, attributes["stride"], attributes["padding"], attributes["dilation"], strict=True)
-        )
+        sides = (attributes["plane"], attributes["stride"], attributes["dilation"], _both(attributes["padding"]))
         # What the forward pass left unread at the far end.
-        rest = [(size + 2 * pad - step * (taps - 1) - 1) % leap for size, taps, leap, pad, step in geometry]
+        rest = [
+            (size + pad - step * (taps - 1) - 1) % leap
+            for taps, size, leap, step, pad in zip(weight.shape[2:], *sides, strict=True)
+        ]
         return [_standard("ConvTranspose", [dy, w], node.output, output_padding=rest, **_geometry(attributes))]
 
     def _convolution_grad_weight(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:

@@ -273,9 +273,7 @@ def _transposed_shape(
     layer: str,
 ) -> Tensor:
     sides = zip(x.shape[2:], w.shape[2:], extra, stride, _both(padding), dilation, strict=True)
-    plane = [
-        (size - 1) * leap - pad + step * (kernel - 1) + more + 1 for size, kernel, more, leap, pad, step in sides
-    ]
+    plane = [(size - 1) * leap - pad + step * (kernel - 1) + more + 1 for size, kernel, more, leap, pad, step in sides]
     return _empty(x, (x.shape[0], w.shape[1] * groups, *plane))
 
 

@@ -33,6 +33,29 @@ class EveryKind(nn.Module):
         return logits
 
 
+class Rarities(nn.Module):
+    """Padding of even kernels, transposed convolutions, pools, norms without parameters, dropout inside attention."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.even = nn.Conv2d(3, 8, 4, padding="same")
+        self.group_norm = nn.GroupNorm(2, 8)
+        self.up = nn.ConvTranspose2d(8, 6, 2, 2)
+        self.instance_norm = nn.InstanceNorm2d(6, affine=True)
+        self.bare_norm = nn.BatchNorm2d(6, affine=False)
+        self.prelu = nn.PReLU()
+        self.encoder = nn.TransformerEncoderLayer(6, 2, 12, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(6, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.mish(self.group_norm(self.even(x))), 2)
+        x = functional.avg_pool2d(self.instance_norm(self.up(x)), 3, stride=2, padding=1)
+        x = functional.adaptive_avg_pool2d(self.prelu(self.bare_norm(x)), 2)
+        tokens = self.encoder(x.flatten(2).transpose(1, 2))
+        logits: Tensor = self.head(tokens.mean(1))
+        return logits
+
+
 class SmallResNet(nn.Module):
     """What the fused layout knows, under names of its own."""
 
