@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.model.artifacts import API_ROLES, Artifacts
-from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.model.checkpoint import encode_checkpoint, read_initial_state
 from sparsyedge.edge.model.methods import METHODS, Method, make_method
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.training import onnx_runtime
@@ -76,6 +76,16 @@ def test_a_damaged_checkpoint_is_refused_in_a_sentence(damage: object, plain: Ar
     name = plain.manifest.files["checkpoint"].name
     (tmp_path / name).write_bytes(damage((plain.directory / name).read_bytes()))  # type: ignore[operator]
     with pytest.raises(ArtifactError, match="cannot be read as a checkpoint"):
+        read_initial_state(Artifacts(tmp_path, plain.manifest))
+
+
+def test_a_checkpoint_of_another_model_is_refused(plain: Artifacts, tmp_path: Path) -> None:
+    state = read_initial_state(plain)
+    state["fc.bias"] = state["fc.bias"] + np.float32(1)
+    (tmp_path / plain.manifest.files["checkpoint"].name).write_bytes(
+        encode_checkpoint(state, prunable=plain.manifest.prunable)
+    )
+    with pytest.raises(ArtifactError, match=r"holds model .*, the manifest says"):
         read_initial_state(Artifacts(tmp_path, plain.manifest))
 
 
