@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.stats import truncnorm
-from torch import nn
+from torch import Tensor, nn
 
 from sparsyedge.edge.data.dataset import axes_of
 from sparsyedge.edge.errors import ConfigError
@@ -23,7 +24,7 @@ from sparsyedge.export.zoo.mlp import Mlp
 from sparsyedge.export.zoo.mobilenet_v2 import MobileNetV2
 from sparsyedge.export.zoo.resnet18 import CalmResNet18, CifarResNet18, StandardResNet18
 from sparsyedge.export.zoo.sensor_cnn import SensorCnn
-from sparsyedge.export.zoo.vit_tiny import ViTTiny
+from sparsyedge.export.zoo.vit import VITS, timm_names
 
 __all__ = [
     "MODELS",
@@ -37,6 +38,8 @@ __all__ = [
     "turn_into_weights",
 ]
 
+log = logging.getLogger(__name__)
+
 # Cutting a normal distribution at two standard deviations leaves 0.8796 of its standard deviation.
 TRUNCATED_STD = 0.87962566103423978
 
@@ -47,7 +50,7 @@ MODELS: Mapping[str, Callable[[ModelSpec], nn.Module]] = {
     "mobilenet_v2": MobileNetV2,
     "ds_cnn": DsCnn,
     "resnet18-calm": CalmResNet18,
-    "vit_tiny": ViTTiny,
+    **VITS,
     "sensor_cnn": SensorCnn,
     "mlp": Mlp,
 }
@@ -108,9 +111,14 @@ def build_model(spec: ModelSpec, *, beta: float, seed: int) -> nn.Module:
 
 
 def _start_from(model: nn.Module, path: Path, spec: ModelSpec) -> None:
-    """Load a file of weights that must fit tensor by tensor."""
-    found = read_weights(path)
+    """Load a file of weights that must fit tensor by tensor.
+
+    The last layer of the zoo's models may be missing or for other classes. Then it begins at random, as in fine-tuning.
+    """
+    found = timm_names(read_weights(path))
     wanted = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    if not is_own(spec.model):
+        wanted = _without_other_head(wanted, found, layer_weights(model)[-1], path)
     missing = [name for name in wanted if name not in found]
     other = [name for name in wanted if name in found and found[name].shape != wanted[name].shape]
     if missing or other:
@@ -121,6 +129,19 @@ def _start_from(model: nn.Module, path: Path, spec: ModelSpec) -> None:
             f"{len(missing)} of {len(wanted)} tensors are missing, {len(other)} have another shape"
         )
     model.load_state_dict({name: found[name].float() for name in wanted}, strict=False)
+
+
+def _without_other_head(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], head: str, path: Path
+) -> dict[str, Tensor]:
+    """The tensors to load: those of the last layer only if the file has them for as many classes."""
+    theirs, ours = found.get(head), wanted[head]
+    if theirs is not None and (theirs.shape == ours.shape or theirs.shape[1:] != ours.shape[1:]):
+        return dict(wanted)
+    layer = head.removesuffix("weight")
+    has = "no such layer" if theirs is None else f"one for {len(theirs)} classes"
+    log.warning("%s begins at random, for %d classes: %s has %s", layer.rstrip("."), len(ours), path, has)
+    return {name: tensor for name, tensor in wanted.items() if not name.startswith(layer)}
 
 
 def state_of(model: nn.Module) -> State:

@@ -45,6 +45,11 @@ def main(argv: list[str]) -> int:
         console.print(f"{number}/{len(rows)} {row.label}", highlight=False)
         settings = row.settings(scale, seeds, full=full, rounds=arguments.rounds)
         results.append((row, [run(setting) for setting in settings]))
+    if arguments.plot is not None:
+        # Imported here: tables need no matplotlib.
+        from sparsyedge.benchmarks.paper.curves import write_curves
+
+        write_curves(results, arguments.plot)
     if arguments.json:
         print(json.dumps(as_document(arguments.table, experiment, results, scale=arguments.scale)))
     else:
@@ -120,6 +125,9 @@ def make_parser() -> Parser:
         metavar="DIR",
         help="a JSON document per run, and the runs themselves in runs/ (default: %(default)s); "
         "--results benchmarks/results/paper reads the documents that come with the code",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw losses and sparsity over rounds: FILE.svg or FILE.png"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

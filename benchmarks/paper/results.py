@@ -14,6 +14,7 @@ import msgspec
 
 from sparsyedge.benchmarks.common.machine import machine
 from sparsyedge.benchmarks.paper.settings import Setting
+from sparsyedge.benchmarks.paper.starts import dataset_for, init_for, prepare
 from sparsyedge.benchmarks.simulate import Backend, simulate
 from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
 from sparsyedge.benchmarks.simulate.data_used import read_data_used
@@ -44,6 +45,7 @@ def run_setting(
     path = directory / f"{setting.key}{suffix}.json"
     if path.is_file():
         return read_result(path)
+    start = prepare(setting, directory / f"runs{suffix}", data_dir=data_dir)
     config = run_config(setting, directory / f"runs{suffix}", data_dir=data_dir)
     summary = simulate(config, workers=workers, backend=backend, observer=observer)
     with closing(Store.open(config.run_path)) as store:
@@ -58,6 +60,7 @@ def run_setting(
         "layer_sparsity": _layers(metrics.get(setting.rounds, {})),
         "rounds": rounds,
         "figures": figures(rounds),
+        **({} if start is None else {"start": start}),
     }
     write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
     return result
@@ -78,12 +81,15 @@ def read_result(path: Path) -> dict[str, Any]:
 def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> SimulatedRunConfig:
     """The run of a setting in its own folder; runs that start from the same artifacts share them."""
     run_dir = directory / setting.key
-    start = msgspec.json.encode((setting.dataset, setting.model, setting.method, setting.width, setting.seed))
+    start: tuple[object, ...] = (setting.dataset, setting.model, setting.method, setting.width, setting.seed)
+    if setting.training is not None:
+        start = (*start, setting.training, setting.init, setting.pretraining)
+    init = init_for(setting, directory, data_dir=data_dir)
     return SimulatedRunConfig(
         name=setting.key[:63],
-        artifacts=str(directory / "artifacts" / hashlib.sha256(start).hexdigest()[:16]),
+        artifacts=str(directory / "artifacts" / hashlib.sha256(msgspec.json.encode(start)).hexdigest()[:16]),
         run_dir=str(run_dir),
-        dataset=setting.dataset,
+        dataset=dataset_for(setting.dataset, directory),
         data_dir=data_dir,
         rounds=setting.rounds,
         cohort_size=setting.cohort,
@@ -93,12 +99,18 @@ def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> Si
         seed=setting.seed,
         eval_every=setting.eval_every,
         method=setting.method,
+        training=setting.training,
         simulation=SimulationConfig(
             devices=setting.devices,
             alpha=setting.alpha,
             # At small widths our ops are twice as fast as the training API, even on dense weights.
             runtime="stock",
-            export=ExportConfig(model=setting.model, width=setting.width, seed=setting.seed),
+            export=ExportConfig(
+                model=setting.model,
+                init=None if init is None else str(init),
+                width=setting.width,
+                seed=setting.seed,
+            ),
         ),
     )
 

@@ -9,11 +9,23 @@ from typing import Any
 import msgspec
 
 from sparsyedge.edge.model.methods import MethodConfig, method_of
+from sparsyedge.edge.model.training import TrainingConfig
 
-__all__ = ["SCALES", "SEEDS", "Scale", "Setting"]
+__all__ = ["SCALES", "SEEDS", "Pretraining", "Scale", "Setting"]
 
 SEEDS = (5378, 9421, 2035)
 """The paper's seeds; each determines cohorts, batch orders and initial weights."""
+
+
+class Pretraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A central training that the federated one begins from; all seeds begin with the same weights."""
+
+    dataset: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    """Of AdamW in the first step; it falls to zero along a cosine."""
+    seed: int
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +46,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """None means the default for the data set."""
     epochs: int = 1
     batch_size: int = 16
+    training: TrainingConfig | None = None
+    """None means plain SGD."""
+    init: str | None = None
+    """A file of weights in the folders of data sets to begin with; None draws weights at random."""
+    pretraining: Pretraining | None = None
+    """What makes the weights to begin with, instead of a file."""
 
     def __post_init__(self) -> None:
         # Not only in the key: an interrupted run refuses to resume with a method that is spelled differently.
@@ -44,6 +62,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """A name for files: readable, and different for different settings."""
         # Skip unset options: a setting keeps its name when methods gain new ones.
         given = _without_none(msgspec.to_builtins(self))
+        if self.training is not None:
+            given["training"] = _given(self.training)
         digest = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()[:8]
         sparsity = "" if self.method.sparsity is None else f"-{self.method.sparsity:g}"
         return f"{self.dataset}-{self.method.name}{sparsity}-a{self.alpha:g}-r{self.rounds}-s{self.seed}-{digest}"
@@ -56,6 +76,12 @@ def _without_defaults(config: MethodConfig) -> MethodConfig:
     options = [option for option in MethodConfig.__struct_fields__ if option not in ("name", "sparsity")]
     same = [option for option in options if getattr(method, option) == getattr(default, option)]
     return msgspec.structs.replace(config, **dict.fromkeys(same))
+
+
+def _given(training: TrainingConfig) -> dict[str, Any]:
+    """The options that differ from their defaults, so that a new option changes no name."""
+    options, defaults = msgspec.to_builtins(training), msgspec.to_builtins(TrainingConfig())
+    return {option: value for option, value in options.items() if value != defaults[option]}
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +117,7 @@ SCALES = {
     "small": Scale(
         width=8,
         images="resnet18-calm",
-        rounds={"cifar10": 60, "cifar100": 60, "speech_commands": 30, "digits": 5},
+        rounds={"cifar10": 60, "cifar100": 60, "speech_commands": 30, "digits": 5, "cifar10_second": 50},
         learning_rate=0.5,
         last_learning_rate=0.01,
         eval_every=5,
@@ -100,7 +126,7 @@ SCALES = {
     "full": Scale(
         width=64,
         images="resnet18",
-        rounds={"cifar10": 700, "cifar100": 700, "speech_commands": 500, "digits": 20},
+        rounds={"cifar10": 700, "cifar100": 700, "speech_commands": 500, "digits": 20, "cub200": 50},
         learning_rate=0.5,
         last_learning_rate=0.01,
         eval_every=10,

@@ -21,6 +21,8 @@ HEADINGS = {
     "late_accuracy": "late\nacc.",
     "best_accuracy": "best\nacc.",
     "accuracy_sparsest": "acc. of\nsparsest",
+    "loss_devices": "training\nloss",
+    "test_loss": "test\nloss",
     "sparsity": "sparsity",
     "fewer_values": "fewer\nvalues",
     "fewer_bytes": "fewer\nbytes",
@@ -88,7 +90,7 @@ def _table(experiment: Experiment, results: Results, *, apart: str) -> Table:
     for row, documents in results:
         cells = []
         for column in experiment.columns:
-            ours = _cell(column, [document["figures"].get(column) for document in documents], apart=apart)
+            ours = _cell(column, [_figure(document, column) for document in documents], apart=apart)
             cells.append(f"{ours}\npaper {row.paper[column]}" if column in row.paper else ours)
         table.add_row(row.label, *cells)
     return table
@@ -105,7 +107,7 @@ def as_document(name: str, experiment: Experiment, results: Results, *, scale: s
     for row, documents in results:
         figures = {}
         for column in experiment.columns:
-            values = [value for document in documents if (value := document["figures"].get(column)) is not None]
+            values = [value for document in documents if (value := _figure(document, column)) is not None]
             known = mean_interval(values) if values else None
             figures[column] = {
                 "mean": known and known.mean,
@@ -166,7 +168,17 @@ def _differences(results: Results) -> Iterator[_Difference]:
 
 
 def _place(row: Row) -> tuple[Any, ...]:
-    return row.dataset, row.alpha, row.devices, row.model, row.width, row.method.sparsity, row.method.sparsities
+    return (
+        *(row.dataset, row.alpha, row.devices, row.model, row.width, row.panels),
+        *(row.method.sparsity, row.method.sparsities),
+    )
+
+
+def _figure(document: dict[str, Any], column: str) -> float | None:
+    """A figure of the whole run, or else of its last round."""
+    last = document["rounds"][-1] if document["rounds"] else {}
+    found: float | None = document["figures"].get(column, last.get(column))
+    return found
 
 
 def _cell(column: str, values: Sequence[float | None], *, apart: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.coordinator.config import Positive, RunConfig, Seed, load_run_config_as
 from sparsyedge.edge.config import Section
+from sparsyedge.edge.config_paths import PathKey
 from sparsyedge.edge.training.session import Runtime
 
 __all__ = ["ExportConfig", "SimulatedRunConfig", "SimulationConfig", "load_simulated_run"]
@@ -20,6 +21,8 @@ class ExportConfig(Section, frozen=True, kw_only=True):
 
     model: str | None = None
     """A model of `sparsyedge export`; chosen for the data set if left out."""
+    init: PathKey | None = None
+    """Weights to start from: .safetensors, or a state dict saved by torch."""
     width: Positive = 64
     """How many channels the first stage has."""
     seed: Seed = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig
 from sparsyedge.edge.data import Dataset, form_of
 from sparsyedge.edge.errors import ConfigError
@@ -35,13 +37,16 @@ def ensure_artifacts(config: SimulatedRunConfig, dataset: Dataset) -> Artifacts:
 def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
     # Imported here: simulating with existing artifacts needs no torch.
     from sparsyedge.export.checked_build import export_model
-    from sparsyedge.export.model_spec import ModelSpec
+    from sparsyedge.export.model_spec import ModelChoices, ModelSpec
     from sparsyedge.export.models import model_for
 
     spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
     method = method_of(config.method or MethodConfig())
     training = training_of(config.training or TrainingConfig())
-    artifacts, _ = export_model(spec, method, config.artifacts_path, seed=wanted.seed, training=training)
+    choices = ModelChoices(init=None if wanted.init is None else Path(wanted.init))
+    artifacts, _ = export_model(
+        spec, method, config.artifacts_path, seed=wanted.seed, training=training, choices=choices
+    )
     return artifacts
 
 

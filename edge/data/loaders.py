@@ -22,7 +22,7 @@ from sparsyedge.edge.data.npz import read_npz
 from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, SPEECH_WORDS, has_speech, read_speech_folder, read_speech_npz
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["DATASETS", "KnownDataset", "known_datasets", "load", "load_cifar", "load_speech"]
+__all__ = ["DATASETS", "KnownDataset", "find_by_name", "known_datasets", "load", "load_cifar", "load_speech"]
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,11 @@ def _load_plugin(plugin: metadata.EntryPoint, data_dir: Path | None) -> Dataset:
             "it must give a sparsyedge.edge.data.Dataset"
         )
     return dataset
+
+
+def find_by_name(name: str, data_dir: Path | None) -> Path | None:
+    """The file or folder of that name in the first folder that has it, searched as `load` does."""
+    return next((folder / name for folder in _search_folders(data_dir) if (folder / name).exists()), None)
 
 
 def _image_folder(path: str, data_dir: Path | None) -> Path | None:

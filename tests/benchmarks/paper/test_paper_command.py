@@ -59,6 +59,24 @@ def test_full_scale_has_the_papers_settings() -> None:
     assert row.paper == {"fewer_values": "19.29"}
 
 
+def test_the_vision_transformer_has_the_papers_settings_at_full_scale() -> None:
+    rows = EXPERIMENTS["vit"].rows(True)
+    settings = [next(row.settings(SCALES["full"], SEEDS, full=True)) for row in rows]
+    # One or three epochs, 0.01 as it is or falling to 0.001.
+    grid = {(each.epochs, each.learning_rate, each.last_learning_rate) for each in settings}
+    assert grid == {(epochs, 0.01, last) for epochs in (1, 3) for last in (0.01, 0.001)}
+    assert {(each.method.name, each.method.sparsity) for each in settings} == {
+        ("dense", None),
+        ("sparsyfed", 0.5),
+        ("topk", 0.5),
+    }
+    for each in settings:
+        assert (each.dataset, each.model, each.width, each.alpha) == ("cub200", "vit_base", 64, 1000)
+        assert (each.devices, each.cohort) == (100, 10)
+        assert each.training is not None
+        assert each.training.optimizer == "adamw"
+
+
 @pytest.mark.parametrize(("name", "own"), [("beta", 500), ("movement", 200)])
 def test_the_users_number_of_rounds_wins_over_an_experiments_own(
     name: str, own: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
