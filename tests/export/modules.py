@@ -74,6 +74,36 @@ class SmallResNet(nn.Module):
         return logits
 
 
+class SignalNet(nn.Module):
+    """A short 1-d network with biases instead of norms."""
+
+    def __init__(self, input_shape: tuple[int, int], outputs: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(input_shape[0], hidden, 5, stride=4)
+        self.mix = nn.Conv1d(hidden, hidden, 1)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.mix(torch.relu(self.conv(x)))).mean(2))
+        return logits
+
+
+class GruClassifier(nn.Module):
+    """A recurrent network over means of a signal's pieces; torch's exporter writes every time step out."""
+
+    def __init__(self, input_shape: tuple[int, int], classes: int, hidden: int = 8, steps: int = 4) -> None:
+        super().__init__()
+        self.steps = steps
+        self.gru = nn.GRU(input_shape[0] * input_shape[1] // steps, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pieces = x.unflatten(2, (self.steps, -1)).transpose(1, 2).flatten(2)
+        states, _ = self.gru(pieces)
+        logits: Tensor = self.head(states[:, -1])
+        return logits
+
+
 class Branching(nn.Module):
     """Looks at its data to decide what to compute."""
 
