@@ -156,6 +156,7 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
                 trainable=name in trainable,
                 prunable=name in facts.prunable,
                 positions=facts.positions[name] if name in facts.prunable else 0,
+                frozen=UNSET if name in trainable or name in facts.statistics else True,
             )
             for name, tensor in state.items()
         ),

@@ -53,7 +53,8 @@ def write_general_graphs(
     onnx.save(build_step_graph(network, method, training), paths["sparse_step"])
     paths["checkpoint"].write_bytes(encode_checkpoint(state, prunable=frozenset(prunable)))
     positions = {name: step.layers.positions.get(name, 1) for name in prunable}
-    return GraphFacts(_batch_norms(traced, step), positions, frozenset(prunable))
+    statistics = frozenset(name.removesuffix(".new") for name in step.outputs if name.endswith(".new"))
+    return GraphFacts(_batch_norms(traced, step), positions, frozenset(prunable), statistics)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
