@@ -95,7 +95,8 @@ def _as_npz(dataset: Dataset, classes: range) -> bytes:
         kept = _only(samples, classes)
         parts |= {f"x_{part}": kept.x.transpose(0, 2, 3, 1), f"y_{part}": kept.y}
     file = io.BytesIO()
-    np.savez(file, names=np.array(dataset.names)[list(classes)], **parts)
+    parts["names"] = np.array(dataset.names)[list(classes)]
+    np.savez(file, **parts)  # type: ignore[arg-type]  # the stub takes a keyword for an option
     return file.getvalue()
 
 

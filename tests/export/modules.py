@@ -98,7 +98,8 @@ class GruClassifier(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        pieces = x.unflatten(2, (self.steps, -1)).transpose(1, 2).flatten(2)
+        samples, channels, _ = x.shape
+        pieces = x.reshape(samples, channels, self.steps, -1).transpose(1, 2).flatten(2)
         states, _ = self.gru(pieces)
         logits: Tensor = self.head(states[:, -1])
         return logits
