@@ -27,7 +27,7 @@ def main() -> int:
     extras = project["project"]["optional-dependencies"]
     training = resolve(f".[{','.join(extras)}]", *project["build-system"]["requires"])
     stock = resolve(*stock_requirements(extras))
-    lines = sorted(pin for name in {*training, *stock} for pin in pins(name, training.get(name), stock.get(name)))
+    lines = [pin for name in sorted({*training, *stock}) for pin in pins(name, training.get(name), stock.get(name))]
     LOCK.write_text(HEADER + "".join(f"{line}\n" for line in lines), encoding="utf-8")
     print(f"{LOCK}: {len(lines)} pins; run `make test` with them before you commit it")
     return 0

@@ -13,10 +13,11 @@ from sparsyedge.edge.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sparsyedge.edge.model.methods import make_method
+    from sparsyedge.edge.model.training import make_training
     from sparsyedge.export.checked_build import export_model
     from sparsyedge.export.model_spec import ModelSpec
 
-__all__ = ["ModelSpec", "export_model", "make_method"]
+__all__ = ["ModelSpec", "export_model", "make_method", "make_training"]
 
 # `sparsyedge --help` reads this folder's list of commands and must not wait for torch.
 __getattr__ = lazy_names(
@@ -25,5 +26,6 @@ __getattr__ = lazy_names(
         "ModelSpec": "sparsyedge.export.model_spec",
         "export_model": "sparsyedge.export.checked_build",
         "make_method": "sparsyedge.edge.model.methods",
+        "make_training": "sparsyedge.edge.model.training",
     },
 )

@@ -34,7 +34,7 @@ from sparsyedge.export import training_api_graphs
 from sparsyedge.export.fused.graphs import read_fused, write_fused_graphs
 from sparsyedge.export.general.graphs import write_general_graphs
 from sparsyedge.export.graph_facts import GraphFacts
-from sparsyedge.export.model_spec import AS_IT_IS, ModelChoices, ModelSpec
+from sparsyedge.export.model_spec import AS_IT_IS, ModelChoices, ModelSpec, plain_name
 from sparsyedge.export.models import make_module, prunable_names, state_of, turn_into_weights
 from sparsyedge.export.trace import OPSET
 
@@ -141,7 +141,7 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
         # The oldest version that says it all: devices of earlier releases expect the files of the training API.
         version=LAST_WITH_API_FILES if "training" in files else MANIFEST_VERSION,
         ops_abi=ABI_VERSION,
-        model=_plain_name(spec.model),
+        model=plain_name(spec.model),
         width=spec.width,
         classes=spec.classes,
         input_shape=spec.input_shape,
@@ -156,6 +156,7 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
                 trainable=name in trainable,
                 prunable=name in facts.prunable,
                 positions=facts.positions[name] if name in facts.prunable else 0,
+                frozen=UNSET if name in trainable or name in facts.statistics else True,
             )
             for name, tensor in state.items()
         ),
@@ -169,12 +170,6 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
         task=spec.task,
         stated_training=UNSET if training == PLAIN_SGD else training,
     )
-
-
-def _plain_name(model: str) -> str:
-    """A model's name without the folders of this machine."""
-    place, colon, name = model.rpartition(":")
-    return f"{Path(place).name}:{name}" if colon and place.endswith(".py") else model
 
 
 def _installed_versions(*names: str) -> dict[str, str]:

@@ -77,6 +77,35 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge export", description="Write ONNX training artifacts with a manifest, checked against torch."
     )
+    _add_model_arguments(parser)
+    _add_data_arguments(parser)
+    parser.add_argument("--method", choices=sorted(METHODS), default="sparsyfed", help="see `sparsyedge methods`")
+    parser.add_argument("--sparsity", type=float, help="target for pruning (default: 0.95)")
+    parser.add_argument("--beta", type=float, help="Powerpropagation exponent (default: 1.25)")
+    parser.add_argument(
+        "--method-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another method option, as in the [method] table of a run file; repeat for several",
+    )
+    parser.add_argument(
+        "--optimizer", choices=get_args(Optimizer), default="sgd", help="how devices take a step (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--training-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another option of the [training] table of a run file; repeat for several",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to create")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _add_model_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME|FILE.py:CALLABLE|MODULE:CALLABLE",
@@ -107,6 +136,9 @@ def make_parser() -> Parser:
         help="which parameters are pruned (default: the weights of convolutions and linear layers)",
     )
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage (default: %(default)s)")
+
+
+def _add_data_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--dataset",
         metavar="FILE.npz|DIR|NAME",
@@ -130,30 +162,6 @@ def make_parser() -> Parser:
         choices=get_args(SampleType),
         help="type of stored samples, without --dataset (default: uint8, pixels of 0..255, for images, else float32)",
     )
-    parser.add_argument("--method", choices=sorted(METHODS), default="sparsyfed", help="see `sparsyedge methods`")
-    parser.add_argument("--sparsity", type=float, help="target for pruning (default: 0.95)")
-    parser.add_argument("--beta", type=float, help="Powerpropagation exponent (default: 1.25)")
-    parser.add_argument(
-        "--method-option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another method option, as in the [method] table of a run file; repeat for several",
-    )
-    parser.add_argument(
-        "--optimizer", choices=get_args(Optimizer), default="sgd", help="how devices take a step (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--training-option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another option of the [training] table of a run file; repeat for several",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights (default: %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to create")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    return parser
 
 
 def _as_text(artifacts: Artifacts, parity: Parity) -> str:

@@ -18,3 +18,5 @@ class GraphFacts:
     positions: Mapping[str, int]
     """How many positions of a sample each prunable weight applies to, by its name."""
     prunable: frozenset[str]
+    statistics: frozenset[str]
+    """What a step changes without training it: BatchNorm's running statistics, and other buffers of the module."""

@@ -10,7 +10,7 @@ from typing import Any
 from sparsyedge.edge.data import Form, Task
 from sparsyedge.edge.data.form import SampleType
 
-__all__ = ["AS_IT_IS", "ModelChoices", "ModelSpec"]
+__all__ = ["AS_IT_IS", "ModelChoices", "ModelSpec", "plain_name"]
 
 
 @dataclass(frozen=True)
@@ -54,3 +54,9 @@ class ModelChoices:
 
 
 AS_IT_IS = ModelChoices()
+
+
+def plain_name(model: str) -> str:
+    """A model's name as manifests have it: without the folders of this machine."""
+    place, colon, name = model.rpartition(":")
+    return f"{Path(place).name}:{name}" if colon and place.endswith(".py") else model

@@ -67,10 +67,11 @@ def is_own(model: str) -> bool:
 def make_module(spec: ModelSpec, *, beta: float, seed: int, choices: ModelChoices) -> tuple[nn.Module, bool]:
     """The module to export, and whether its layers hold theta, the weights that they compute with.
 
-    A model of the zoo holds w already. A user's own module, and weights from a file, are theta: the exporter turns
-    them into w once it knows which are prunable.
+    A model of the zoo holds w already. A user's own module, weights from a file, and a model of which only a part
+    is prunable are theta: the exporter turns them into w once it knows which are prunable.
     """
-    holds_theta = is_own(spec.model) or choices.init is not None
+    in_part = choices.train != "all" or choices.prunable is not None
+    holds_theta = is_own(spec.model) or choices.init is not None or in_part
     if is_own(spec.model):
         torch.manual_seed(seed)
         model = load_module(spec, choices.arguments)

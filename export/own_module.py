@@ -168,8 +168,13 @@ def _last(names: Sequence[str], layers: Sequence[str], train: str) -> Iterable[s
     return names[names.index(ordered[-int(count)]) :]
 
 
-def choose_prunable(trainable: Sequence[str], layers: Collection[str], pattern: str | None) -> tuple[str, ...]:
-    """The prunable parameters in order: the layers' weights, or what the pattern names; at least one."""
+def choose_prunable(
+    trainable: Sequence[str], layers: Collection[str], pattern: str | None, *, shared: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The prunable parameters in order: the layers' weights, or what the pattern names; at least one.
+
+    Weights that several layers share are not pruned.
+    """
     if pattern is None:
         found = tuple(name for name in trainable if name in layers)
         if not found:
@@ -181,6 +186,11 @@ def choose_prunable(trainable: Sequence[str], layers: Collection[str], pattern: 
     found = tuple(name for name in trainable if _matches(name, pattern))
     if not found:
         raise ConfigError(f"--prunable {pattern} matches no trainable parameter; there are {_some(trainable)}")
+    if common := [name for name in found if name in shared]:
+        raise ConfigError(
+            f"--prunable {pattern} matches {_some(common)}, which more than one layer uses; only a layer's own weight "
+            f"can be pruned: name others"
+        )
     return found
 
 

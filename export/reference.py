@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS, PLAIN_SGD, Training
 from sparsyedge.edge.tensors import State
@@ -280,7 +282,15 @@ def _keep_from(x: Tensor, threshold: float) -> Tensor:
     return torch.where(x.abs() >= threshold, x, torch.zeros_like(x))
 
 
-LAYERS = (torch.conv1d, torch.conv2d, torch.conv3d, functional.linear)
+LAYERS = (
+    torch.conv1d,
+    torch.conv2d,
+    torch.conv3d,
+    torch.conv_transpose1d,
+    torch.conv_transpose2d,
+    torch.conv_transpose3d,
+    functional.linear,
+)
 RECTIFIERS = (torch.relu, functional.relu, functional.relu6, functional.hardtanh)
 
 
@@ -291,6 +301,47 @@ def _passes(
     if func is functional.hardtanh:
         return (y > min_val) & (y < max_val)
     return (y > 0) & (y < RELU6_LIMIT) if func is functional.relu6 else y > 0
+
+
+def _attention_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> None:
+    """The signature of torch's attention, which it does not tell."""
+
+
+def _multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    channels: int,
+    heads: int,
+    in_weight: Tensor,
+    in_bias: Tensor | None,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero: bool,
+    ratio: float,
+    out_weight: Tensor,
+    out_bias: Tensor | None,
+    training: bool = True,
+    **_: Any,
+) -> Tensor:
+    """Self-attention by its layers, which torch's function hides from a mode; (tokens, batch, channels) in and out."""
+    if query is not key or key is not value:
+        raise ArtifactError("nn.MultiheadAttention trains on devices with one tensor as query, key and value")
+    tokens, samples, _channels = query.shape
+    projected = functional.linear(query, in_weight, in_bias)
+    parts = projected.reshape(tokens, samples, 3, heads, channels // heads).permute(2, 1, 3, 0, 4)
+    query, key, value = parts.unbind(0)
+    seen = functional.scaled_dot_product_attention(query, key, value, dropout_p=ratio if training else 0.0)
+    return functional.linear(seen.permute(2, 0, 1, 3).reshape(tokens, samples, channels), out_weight, out_bias)
 
 
 class _MethodMode(TorchFunctionMode):
@@ -319,6 +370,14 @@ class _MethodMode(TorchFunctionMode):
             return self._layer(func, *args, **kwargs)
         if func is functional.dropout:
             return self._dropout(*args, **kwargs)
+        if func is functional.scaled_dot_product_attention:
+            call = inspect.signature(_attention_call).bind(*args, **kwargs)
+            if call.arguments.get("dropout_p"):
+                query, key, value = args[:3]
+                return self._attention(query, key, value, call.arguments["dropout_p"])
+        if func is functional.multi_head_attention_forward:
+            with self:
+                return _multi_head_attention(*args, **kwargs), None
         return func(*args, **kwargs)
 
     def _layer(self, func: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
@@ -338,6 +397,11 @@ class _MethodMode(TorchFunctionMode):
         kept = dropout_mask(self._dropout_seed, self._dropouts, x.numel(), p)
         self._dropouts += 1
         return x * torch.from_numpy(kept.reshape(tuple(x.shape))) / (1 - p)
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, ratio: float) -> Tensor:
+        """Attention whose weights are dropped as on a device."""
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        return self._dropout(torch.softmax(scores, -1), ratio) @ value
 
     def _pruned(self, name: str, x: Tensor, weight: Tensor, *, linear: bool) -> Tensor:
         method = self._method

@@ -23,7 +23,7 @@ PUBLIC = {
     "sparsyedge.coordinator.record": {"Row", "RunTables", "open_run"},
     "sparsyedge.edge.inference": {"Predictor", "Score", "evaluate"},
     "sparsyedge.edge.wire": {"Frame", "read_frame"},
-    "sparsyedge.export": {"ModelSpec", "export_model", "make_method"},
+    "sparsyedge.export": {"ModelSpec", "export_model", "make_method", "make_training"},
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -20,9 +20,17 @@ class ExportConfig(Section, frozen=True, kw_only=True):
     """The artifacts that a simulation exports if there are none yet, for the run's method and training."""
 
     model: str | None = None
-    """A model of `sparsyedge export`; chosen for the data set if left out."""
+    """A model of `sparsyedge export`, or what makes your own: `FILE.py:CALLABLE`, relative to the working folder, or
+    `package.module:CALLABLE`; chosen for the data set if left out."""
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    """For the callable of your own module. It gets `classes`, `outputs` and `input_shape` from the data if it takes
+    them."""
     init: PathKey | None = None
     """Weights to start from: .safetensors, or a state dict saved by torch."""
+    train: str = "all"
+    """Which parameters train: `all`, `last:N` layers, or names that match a pattern such as `head.*,norm.*`."""
+    prunable: str | None = None
+    """Which parameters are pruned, as a pattern; if left out, the weights of convolutions and linear layers."""
     width: Positive = 64
     """How many channels the first stage has."""
     seed: Seed = 0

@@ -10,6 +10,7 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, Manifest
 from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.edge.model.training import TrainingConfig, training_of
+from sparsyedge.export.model_spec import ModelChoices, ModelSpec, plain_name
 
 __all__ = ["ensure_artifacts"]
 
@@ -37,13 +38,14 @@ def ensure_artifacts(config: SimulatedRunConfig, dataset: Dataset) -> Artifacts:
 def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) -> Artifacts:
     # Imported here: simulating with existing artifacts needs no torch.
     from sparsyedge.export.checked_build import export_model
-    from sparsyedge.export.model_spec import ModelChoices, ModelSpec
     from sparsyedge.export.models import model_for
 
     spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
     method = method_of(config.method or MethodConfig())
     training = training_of(config.training or TrainingConfig())
-    choices = ModelChoices(init=None if wanted.init is None else Path(wanted.init))
+    choices = ModelChoices(
+        wanted.arguments, Path(wanted.init) if wanted.init is not None else None, wanted.train, wanted.prunable
+    )
     artifacts, _ = export_model(
         spec, method, config.artifacts_path, seed=wanted.seed, training=training, choices=choices
     )
@@ -52,7 +54,7 @@ def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) 
 
 def _compare(manifest: Manifest, wanted: ExportConfig, directory: str) -> None:
     pairs = {
-        "model": (manifest.model, wanted.model or manifest.model),
+        "model": (manifest.model, plain_name(wanted.model or manifest.model)),
         "width": (manifest.width, wanted.width),
         "seed": (manifest.seed, wanted.seed),
     }

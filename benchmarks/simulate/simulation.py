@@ -87,9 +87,8 @@ def simulate(
             alpha=simulation.alpha,
             seed=simulation.partition_seed,
         )
-        by_device = None
-        if train.task == "classes":
-            by_device = partial(accuracy_by_device, mixes=label_mixes(shares_dir))
+        is_classes = train.task == "classes"
+        by_device = partial(accuracy_by_device, mixes=label_mixes(shares_dir)) if is_classes else None
         setup = Setup(
             fleet=config.fleet,
             devices_dir=str((config.run_path / "devices").resolve()),

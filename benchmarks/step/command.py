@@ -76,28 +76,34 @@ def _run(arguments: argparse.Namespace, names: Sequence[str], workload: Workload
         peak_mb=_peak_mb(names, best, workload) if arguments.memory else {},
         machine=machine(),
         notes=tuple(notes),
+        update_bytes=_update_bytes(workload) if OURS in best else {},
     )
 
 
 def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, State]:
     """Export the model and draw the workload; also returns the weights before the profile zeroes some."""
     # Here and not above: torch reads the limits of cap_peers when it is imported.
+    from sparsyedge.edge.model.checkpoint import read_initial_state
     from sparsyedge.edge.model.methods import make_method
     from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.model_spec import ModelSpec
-    from sparsyedge.export.models import build_model, prunable_names, state_of
+    from sparsyedge.export.model_spec import ModelChoices, ModelSpec
 
     spec = ModelSpec.for_data(arguments.model, arguments.width, DATASETS[_dataset(arguments)].form)
-    model = build_model(spec, beta=BETA, seed=arguments.seed)
-    initial = state_of(model)
-    prunable = sorted(prunable_names(model))
+    method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
+    # `sparsyedge export` checks the graphs against torch; here we compare losses instead.
+    artifacts, _ = build_artifacts(
+        spec,
+        method,
+        folder,
+        seed=arguments.seed,
+        check=lambda *made: None,
+        choices=ModelChoices(train=arguments.train),
+    )
+    initial, prunable = read_initial_state(artifacts), sorted(artifacts.manifest.prunable)
     if arguments.sparsity is None:
         state = profile_state(arguments.profile, initial, prunable, seed=arguments.seed)
     else:
         state = mask(initial, prunable, everywhere(arguments.sparsity), seed=arguments.seed)
-    method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
-    # `sparsyedge export` checks the graphs against torch; here we compare losses instead.
-    artifacts, _ = build_artifacts(spec, method, folder, seed=arguments.seed, check=lambda *made: None)
     batch = {"batch": arguments.batch, "threads": arguments.threads, "seed": arguments.seed}
     return Workload.draw(artifacts, state, **batch), initial
 
@@ -112,8 +118,10 @@ def _dataset(arguments: argparse.Namespace) -> str:
 
 def _workload_name(arguments: argparse.Namespace) -> str:
     if arguments.sparsity is None:
-        return str(arguments.profile)
-    return f"{arguments.model}, {arguments.sparsity:.1%} of each layer"
+        name = str(arguments.profile)
+    else:
+        name = f"{arguments.model}, {arguments.sparsity:.1%} of each layer"
+    return name if arguments.train == "all" else f"{name}, train {arguments.train}"
 
 
 def _fastest(timings: dict[Variant, Timing], notes: list[str]) -> dict[str, Variant]:
@@ -133,6 +141,12 @@ def _phase_ms(workload: Workload) -> dict[str, float]:
     from sparsyedge.benchmarks.step.phases import phase_ms
 
     return phase_ms(workload, steps=PHASE_STEPS)
+
+
+def _update_bytes(workload: Workload) -> dict[str, int]:
+    from sparsyedge.benchmarks.step.update_bytes import update_bytes
+
+    return update_bytes(workload)
 
 
 def _dense_ms(workload: Workload, initial: State, folder: Path, *, steps: int) -> Mapping[str, float]:
@@ -175,6 +189,12 @@ def make_parser() -> Parser:
     add("--profile", default="trained95", help=f"{profiles}, or an .npz file with a state (default: %(default)s)")
     add("--model", default="resnet18", help="of the zoo; the named profiles are ResNet-18's (default: %(default)s)")
     add("--sparsity", type=_share, help="instead of a profile: random zeros, this share of every prunable weight")
+    add(
+        "--train",
+        default="all",
+        metavar="all|last:N|PATTERN",
+        help="which parameters train, as in `sparsyedge export`; the others are frozen for all contestants",
+    )
     add("--dataset", help="a data set whose shape the model gets (default: cifar10; ds_cnn: speech_commands_mel)")
     add("--threads", type=positive, default=1, help="of every contestant (default: %(default)s)")
     add("--steps", type=positive, default=20, help="measured per contestant (default: %(default)s)")

@@ -19,7 +19,8 @@ from torch.nn import functional
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
 from sparsyedge.edge.tensors import State
 from sparsyedge.export.model_spec import ModelSpec
-from sparsyedge.export.models import build_model, prunable_names
+from sparsyedge.export.models import build_model
+from sparsyedge.export.own_module import train_mode
 from sparsyedge.export.zoo.resnet18 import BasicBlock, CifarResNet18
 
 __all__ = ["DenseStep", "SparsyFedStep", "TorchStep", "dense_model", "sparsyfed_model"]
@@ -43,8 +44,9 @@ class TorchStep:
         self._model = model.to(memory_format=memory_format)  # type: ignore[call-overload]
         self._x = torch.from_numpy(workload.x).to(memory_format=memory_format)
         self._y = torch.from_numpy(workload.y)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         decay = workload.artifacts.manifest.method.weight_decay
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, weight_decay=decay, fused=True)
+        self._optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE, weight_decay=decay, fused=True)
 
     def step(self) -> float:
         """Take one step of SGD and return the loss before it."""
@@ -82,7 +84,7 @@ def sparsyfed_model(workload: Workload) -> nn.Module:
     """The model with the method's layers in place of torch's."""
     model = _model(workload, workload.state)
     beta = workload.artifacts.manifest.method.beta
-    for name in sorted(prunable_names(model)):
+    for name in sorted(workload.artifacts.manifest.prunable):
         path = name.removesuffix(".weight")
         layer = model.get_submodule(path)
         parent, _, attribute = path.rpartition(".")
@@ -120,7 +122,11 @@ def _model(workload: Workload, state: State) -> nn.Module:
             module.inplace = True
     # The only tensors that a state lacks are BatchNorm's batch counters.
     model.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in state.items()}, strict=False)
-    return model.train()
+    learned = dict(model.named_parameters())
+    for parameter in manifest.parameters:
+        if parameter.name in learned:
+            learned[parameter.name].requires_grad_(parameter.trainable)
+    return train_mode(model)
 
 
 # ---- SparsyFed's layers ----------------------------------------------------------------------------------------------

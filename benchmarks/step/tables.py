@@ -35,6 +35,8 @@ class StepResult:
     """Missing contestants and why, which variant of a peer counted, and warnings about differing losses."""
     dense_ms: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of a step of round 1, from dense weights; empty unless requested."""
+    update_bytes: Mapping[str, int] = field(default_factory=dict)
+    """An update from round 2 on, after a few steps: by codec, and as plain float32."""
 
 
 def as_json(result: StepResult) -> str:
@@ -55,6 +57,9 @@ def print_result(console: Console, result: StepResult) -> None:
         console.print(_phases(result.phase_ms))
     if result.dense_ms:
         console.print(_dense(result.dense_ms))
+    if result.update_bytes:
+        listed = ", ".join(f"{name} {count:,}" for name, count in result.update_bytes.items())
+        console.print(f"bytes of an update from round 2 on: {listed}", highlight=False, markup=False)
     machine = result.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [f"{machine['cpu']}, {machine['cores']} cores, commit {machine['commit'] or 'unknown'}", versions]

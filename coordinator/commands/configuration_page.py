@@ -129,6 +129,8 @@ def _type(info: Any) -> str:
             return "table"
         case msgspec.inspect.VarTupleType(item_type=item):
             return f"list of {_type(item)}s"
+        case msgspec.inspect.DictType(value_type=msgspec.inspect.AnyType()):
+            return "table"
         case msgspec.inspect.DictType(value_type=value):
             return f"table of {_type(value)}s"
         case msgspec.inspect.StrType(pattern=None) | msgspec.inspect.LiteralType():

@@ -52,7 +52,10 @@ class GlobalModel:
                 f"{self._manifest.initial_model[:12]}; run `sparsyedge export` again"
             )
         # Devices read the checkpoint's model from the artifacts and keep no frame of it, so it cannot be a base.
-        self._first_sent = FIRST_TRAINED if identity == self._manifest.initial_model else 1
+        # What no step changes they do have from there, in every round.
+        is_checkpoint = identity == self._manifest.initial_model
+        self._first_sent = FIRST_TRAINED if is_checkpoint else 1
+        self._installed = {name: initial[name] for name in self._manifest.frozen if is_checkpoint}
         if round_number == 1:
             frame = self._encode(initial, round_number=1, base_id=identity)
             self._files.save(Version(round=1, model_id=identity, frame=frame))
@@ -120,7 +123,10 @@ class GlobalModel:
         self.deltas = tuple(Delta(base=base, model=blob_of(frame)) for base, frame in frames.items())
 
     def _differences(self, version: Version) -> Iterator[tuple[str, bytes]]:
-        """Yield the id of each earlier version, latest first, and the frame of the difference to it."""
+        """Yield the id of each earlier version, latest first, and the frame of the difference to it.
+
+        Last comes the checkpoint's model, if some of it never changes: every device holds it.
+        """
         for before in self._files.before(version.round, since=self._first_sent):
             if before.model_id == version.model_id:
                 continue
@@ -130,6 +136,12 @@ class GlobalModel:
                 base = decode_frame(before.frame, self._manifest.shapes).state
                 frame = self._encode(self._state, round_number=version.round, base_id=before.model_id, base=base)
                 yield before.model_id, frame
+        if self._installed and not self.is_initial:
+            initial = self._manifest.initial_model
+            yield (
+                initial,
+                self._encode(self._state, round_number=version.round, base_id=initial, base=self._installed),
+            )
 
     def _unpack_residual(self, version: Version) -> Tensors:
         shapes = {name: self._manifest.shapes[name] for name in self._manifest.prunable}

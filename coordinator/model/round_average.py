@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
 from sparsyedge.coordinator.aggregation.influence import Influence, Share
@@ -12,7 +13,7 @@ from sparsyedge.coordinator.model.round_updates import RoundUpdates
 from sparsyedge.coordinator.record.metrics import RoundMetrics
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.tensors import MadeOnDemand, State, Tensors
 
 __all__ = ["RoundAverage"]
 
@@ -55,7 +56,8 @@ class RoundAverage:
     ) -> tuple[State, dict[str, Share]]:
         """Return the average with the method's mask, and what each update counted for in it."""
         devices = tuple(shares)
-        updates = metrics.watch(self._updates.read(round_number, devices))
+        frozen = {name: base[name] for name in self._manifest.frozen}
+        updates = _without(metrics.watch(self._updates.read(round_number, devices)), frozen)
         finish = partial(
             combine,
             method=self._manifest.method,
@@ -64,8 +66,16 @@ class RoundAverage:
             rounds=self._config.rounds,
         )
         if self._influence is None or self._rule is None:
-            return finish(updates), shares
+            return finish(updates) | frozen, shares
         context = RoundContext(self._manifest, base, len(devices), self._config.run_path / "updates")
         bounded = self._influence.bound(updates, shares.values(), base=base)
         state = finish(bounded, rule=partial(self._rule.combine, context=context))
-        return state, self._influence.leave_out(shares, [devices[place] for place in context.left_out])
+        return state | frozen, self._influence.leave_out(shares, [devices[place] for place in context.left_out])
+
+
+def _without(updates: Iterable[tuple[int, Tensors]], frozen: Collection[str]) -> Iterator[tuple[int, Tensors]]:
+    """The updates without what is the same in all of them; averaging that would only cost time."""
+    for samples, state in updates:
+        yield samples, MadeOnDemand([name for name in state if name not in frozen], state.__getitem__)
+        # Free it before the next one is decoded.
+        del state

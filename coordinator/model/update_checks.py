@@ -11,6 +11,7 @@ from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import removed_count
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.wire.frame import FrameHeader, LazyFrame, decode_lazily
+from sparsyedge.edge.wire.sparse_tensor import bits_of
 
 __all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
 
@@ -50,8 +51,17 @@ def verify_update(
     for norm in manifest.batch_norms:
         if (update[norm.variance] < 0).any():
             raise FrameError(f"{norm.variance} holds a negative variance")
+    _check_frozen(update, manifest, base_state)
     _check_budget(update, manifest, base_state)
     return update
+
+
+def _check_frozen(update: LazyFrame, manifest: Manifest, base_state: State | None) -> None:
+    if base_state is None:
+        return
+    for name in manifest.frozen:
+        if not np.array_equal(bits_of(update[name]), bits_of(base_state[name])):
+            raise FrameError(f"{name} is another than in the round's model, though it is frozen: no step changes it")
 
 
 def _check_budget(update: LazyFrame, manifest: Manifest, base_state: State | None) -> None:

@@ -11,6 +11,7 @@ from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.courier import Courier
 from sparsyedge.edge.errors import FrameError, SecurityError
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode_manifest
+from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.protocol.messages import Blob, Delta, RoundTask
 from sparsyedge.edge.security.signature import check_library, check_signature
@@ -76,15 +77,16 @@ class TaskInputs:
                 f"the task asks for sparsity {task.sparsity:g}, the signed manifest for {manifest.method.sparsity:g}"
             )
 
-    def model(self, task: RoundTask, manifest: Manifest, *, wanted: Wanted) -> State:
+    def model(self, task: RoundTask, artifacts: Artifacts, *, wanted: Wanted) -> State:
         """The task's model; raises FrameError if its id is not the one the task names."""
+        manifest = artifacts.manifest
         frame = self._cache.model(task.model_id)
-        delta, base = self._nearest(task) or (None, b"")
+        delta = self._nearest(task, manifest)
         try:
             if frame is not None:
                 state = decode_frame(frame, manifest.shapes).state
             elif delta is not None:
-                held = decode_frame(base, manifest.shapes).state
+                held = self._base(delta, artifacts)
                 difference = self._fetch(delta.model, "model", at_most=max_frame_bytes(manifest.shapes), wanted=wanted)
                 state = decode_frame(difference, manifest.shapes, held).state
             else:
@@ -114,13 +116,29 @@ class TaskInputs:
             raise FrameError(f"the task announces a {what} of {blob.bytes} bytes; at most {at_most} are allowed")
         return self._courier.fetch(blob, wanted=wanted)
 
-    def _nearest(self, task: RoundTask) -> tuple[Delta, bytes] | None:
-        """The first delta whose base this device holds, and the base's frame."""
-        for delta in task.deltas:
-            base = self._cache.model(delta.base)
-            if base is not None:
-                return delta, base
-        return None
+    def base_of_update(self, task: RoundTask, artifacts: Artifacts) -> State | None:
+        """What both sides hold of the task's model: all of it, or of the checkpoint's model what no step changes.
+
+        None if that is nothing.
+        """
+        held, frozen = self.held_model(task, artifacts.manifest), artifacts.manifest.frozen
+        if held is not None or not frozen:
+            return held
+        initial = read_initial_state(artifacts)
+        return {name: initial[name] for name in frozen}
+
+    def _nearest(self, task: RoundTask, manifest: Manifest) -> Delta | None:
+        """The first delta whose base this device holds, as a frame or as the checkpoint."""
+        held = (
+            delta
+            for delta in task.deltas
+            if delta.base == manifest.initial_model or self._cache.model(delta.base) is not None
+        )
+        return next(held, None)
+
+    def _base(self, delta: Delta, artifacts: Artifacts) -> State:
+        frame = self._cache.model(delta.base)
+        return read_initial_state(artifacts) if frame is None else decode_frame(frame, artifacts.manifest.shapes).state
 
 
 def _require_room(folder: Path, needed: int) -> None:

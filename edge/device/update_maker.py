@@ -95,7 +95,7 @@ class UpdateMaker:
         samples = self._data.fit(manifest.form, manifest=task.manifest.sha256)
         if task.model_id == manifest.initial_model:
             return self._holder.session(None, round_number=task.round), manifest, samples
-        model = self._inputs.model(task, manifest, wanted=wanted)
+        model = self._inputs.model(task, artifacts, wanted=wanted)
         if task.round > 1:  # round 1 trains what it is given, the checkpoint's model or another
             sparsity = manifest.method.sparsity_of(self._courier.device, task.round)
             model = start_state(manifest.method, model, prunable=manifest.prunable, sparsity=sparsity)
@@ -127,13 +127,15 @@ class UpdateMaker:
         return None if before is None else count_regrown(before, trained, manifest.prunable)
 
     def _encode(self, state: State, task: RoundTask, manifest: Manifest) -> Coded:
+        artifacts = self._holder.artifacts(task.manifest.sha256)
+        assert artifacts is not None, "training needed them"
         return encode_with_feedback(
             state,
             self._residual(task, manifest),
             run=task.run,
             round_number=task.round,
             base_id=task.model_id,
-            base=self._inputs.held_model(task, manifest),
+            base=self._inputs.base_of_update(task, artifacts),
             # If the method prunes changes, most entries equal the base; rounding would change them.
             codec=LOSSLESS if manifest.method.uplink == "delta" else task.codec,
             prunable=manifest.prunable,

@@ -92,6 +92,8 @@ class Parameter(msgspec.Struct, frozen=True):
     prunable: bool
     positions: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Positions of the layer's output plane where a prunable weight applies; 0 for every other parameter."""
+    frozen: bool | UnsetType = UNSET
+    """True for what no step changes: neither trained nor a statistic. Written only there."""
 
 
 class BatchNorm(msgspec.Struct, frozen=True):
@@ -190,6 +192,11 @@ class Manifest(msgspec.Struct, frozen=True):
     def has_api_files(self) -> bool:
         """Whether onnxruntime-training's API can train the model; any onnxruntime can train the plain graph."""
         return "training" in self.files
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """The names of what every model of a run has in common, in table order."""
+        return tuple(parameter.name for parameter in self.parameters if parameter.frozen is True)
 
     @property
     def prunable(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Config, messages, frames and benchmarks take the names from here. To add a codec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,6 +71,7 @@ DEFAULT_CODEC: Codec = "bf16"
 """The default codec of a run: the smallest whose accuracy matches lossless (docs/explanation/wire.md)."""
 
 
-def codec_for(codec: Codec, base: object | None) -> Codec:
-    """The codec for a frame of a run with `codec`, given its base."""
-    return (CODECS[codec].without_base or codec) if base is None else codec
+def codec_for(codec: Codec, base: Container[str] | None, weights: Collection[str] = ()) -> Codec:
+    """The codec for a frame of a run with `codec`, given its base, which may lack some of the weights."""
+    has_base = base is not None and all(name in base for name in weights)
+    return codec if has_base else CODECS[codec].without_base or codec

@@ -46,7 +46,7 @@ def encode_with_feedback(
     prunable: Collection[str],
 ) -> Coded:
     """Encode the state plus the last frame's residual; without loss, the residual is empty."""
-    used = codec_for(codec, base)
+    used = codec_for(codec, base, prunable)
     lossy = CODECS[used].lossy
     sent = compensate(state, residual, prunable) if lossy else state
     encoded = encode_frame(

@@ -135,6 +135,10 @@ class Expansion:
             return [_ours("DepthwiseConv", [x, w], node.output, **_depthwise(weight.shape[2:], attributes))]
         return [_standard("Conv", [x, w], node.output, **_geometry(attributes))]
 
+    def _transposed_convolution(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:
+        geometry = {**_geometry(attributes), "output_padding": list(attributes["extra"])}
+        return [_standard("ConvTranspose", node.input, node.output, **geometry)]
+
     def _pruned_input(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:
         weight = self._layer(attributes)
         x, (y,) = node.input[0], node.output
@@ -151,12 +155,12 @@ class Expansion:
             height, width = attributes["plane"]
             sizes = {"in_h": height, "in_w": width, **_depthwise(weight.shape[2:], attributes)}
             return [_ours("DepthwiseConvGradInput", [dy, w], node.output, **sizes)]
-        plane, kernel = attributes["plane"], weight.shape[2:]
-        geometry = list(
-            zip(plane, kernel, attributes["stride"], attributes["padding"], attributes["dilation"], strict=True)
-        )
+        sides = (attributes["plane"], attributes["stride"], attributes["dilation"], _both(attributes["padding"]))
         # What the forward pass left unread at the far end.
-        rest = [(size + 2 * pad - step * (taps - 1) - 1) % leap for size, taps, leap, pad, step in geometry]
+        rest = [
+            (size + pad - step * (taps - 1) - 1) % leap
+            for taps, size, leap, step, pad in zip(weight.shape[2:], *sides, strict=True)
+        ]
         return [_standard("ConvTranspose", [dy, w], node.output, output_padding=rest, **_geometry(attributes))]
 
     def _convolution_grad_weight(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:
@@ -294,21 +298,27 @@ def _either(condition: str, sparse: Nodes, dense: Nodes, output: str) -> onnx.No
     return helper.make_node("If", [condition], [output], name=f"{output}.If", **branches)
 
 
+def _both(padding: Sequence[int]) -> list[int]:
+    """Zeros on both sides of every axis together."""
+    half = len(padding) // 2
+    return [front + back for front, back in zip(padding[:half], padding[half:], strict=True)]
+
+
 def _is_depthwise(shape: Sequence[int], attributes: Mapping[str, Any]) -> bool:
-    is_plain = set(attributes["dilation"]) == {1}
+    padding, half = list(attributes["padding"]), len(shape) - 2
+    is_plain = set(attributes["dilation"]) == {1} and padding[:half] == padding[half:]
     return len(shape) == 4 and shape[1] == 1 and attributes["groups"] == shape[0] and is_plain
 
 
 def _depthwise(kernel: Sequence[int], attributes: Mapping[str, Any]) -> dict[str, int]:
-    named = {"kernel": kernel, "stride": attributes["stride"], "pad": attributes["padding"]}
+    named = {"kernel": kernel, "stride": attributes["stride"], "pad": attributes["padding"][: len(kernel)]}
     return {f"{key}_{axis}": value for key, values in named.items() for axis, value in zip("hw", values, strict=True)}
 
 
 def _geometry(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    padding = list(attributes["padding"])
     return {
         "strides": list(attributes["stride"]),
-        "pads": [*padding, *padding],
+        "pads": list(attributes["padding"]),
         "dilations": list(attributes["dilation"]),
         "group": attributes["groups"],
     }

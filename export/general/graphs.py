@@ -41,7 +41,7 @@ def write_general_graphs(
     step = trace_step(model, spec, smoothing=training.label_smoothing)
     traced = step_graph(step, {name: tensor.detach() for name, tensor in _tensors(model).items()}, spec)
     trainable = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
-    prunable = choose_prunable(trainable, list(step.layers), pattern)
+    prunable = choose_prunable(trainable, list(step.layers), pattern, shared=step.layers.shared)
     if holds_theta:
         turn_into_weights(model, method, prunable)
     state = state_of(model)
@@ -53,7 +53,8 @@ def write_general_graphs(
     onnx.save(build_step_graph(network, method, training), paths["sparse_step"])
     paths["checkpoint"].write_bytes(encode_checkpoint(state, prunable=frozenset(prunable)))
     positions = {name: step.layers.positions.get(name, 1) for name in prunable}
-    return GraphFacts(_batch_norms(traced, step), positions, frozenset(prunable))
+    statistics = frozenset(name.removesuffix(".new") for name in step.outputs if name.endswith(".new"))
+    return GraphFacts(_batch_norms(traced, step), positions, frozenset(prunable), statistics)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

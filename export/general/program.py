@@ -75,8 +75,19 @@ def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> 
                 joint = _export_forward_backward(traced)
             except Exception as error:  # as above
                 raise ArtifactError(_explain(error, model)) from error
+    _refuse_randomness(joint, model)
     _fill_empty_tensors(joint)
     return _described(joint, layers)
+
+
+def _refuse_randomness(program: ExportedProgram, model: nn.Module) -> None:
+    """Random numbers would differ between machines, and no gradient would see those of the forward pass."""
+    for node in program.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
+            raise ArtifactError(
+                f"{type(model).__name__} draws random numbers in {node.target}; of these ops only dropout, also inside "
+                f"attention without a mask, trains on devices: remove the others"
+            )
 
 
 def _fill_empty_tensors(program: ExportedProgram) -> None:

@@ -92,7 +92,8 @@ class _Step:
         traced = self._network.traced.graph
         for name in self._network.prunable:
             self._nodes += self._theta(name)
-        expansion = Expansion({name: self._weight(name) for name in self._network.layers})
+        unnamed = {name: Weight(name, shape) for name, shape in self._network.layers.unnamed.items()}
+        expansion = Expansion({name: self._weight(name) for name in self._network.layers} | unnamed)
         gradients = {f"{name}.grad": name for name in self._network.trainable}
         for node in traced.node:
             self._nodes += expansion.expand(node) if node.domain == TRACED_DOMAIN else [node]

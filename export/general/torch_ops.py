@@ -143,21 +143,41 @@ _operator(
 # ---- convolutions that compute dense ---------------------------------------------------------------------------------
 
 
+# `padding` has the zeros in front of all axes, then those behind them, as in ONNX.
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str layer"
+
+
+def _both(padding: list[int]) -> list[int]:
+    """Zeros on both sides of every axis together; `padding` has those in front of all axes, then those behind."""
+    half = len(padding) // 2
+    return [front + back for front, back in zip(padding[:half], padding[half:], strict=True)]
+
+
+def _pad(x: Tensor, padding: list[int]) -> tuple[Tensor, list[int]]:
+    """The padded tensor, and what is left to pad: torch takes both sides alike or none."""
+    half = len(padding) // 2
+    front, back = padding[:half], padding[half:]
+    if front == back:
+        return x, front
+    sides = [side for pair in zip(reversed(front), reversed(back), strict=True) for side in pair]
+    return functional.pad(x, sides), [0] * half
 
 
 def _convolution(
     x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int, layer: str
 ) -> Tensor:
-    return torch.convolution(x, w, None, stride, padding, dilation, False, [0] * len(stride), groups)
+    whole, rest = _pad(x, padding)
+    return torch.convolution(whole, w, None, stride, rest, dilation, False, [0] * len(stride), groups)
 
 
 def _convolution_shape(
     x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int, layer: str
 ) -> Tensor:
     plane = [
-        (size + 2 * pad - step * (kernel - 1) - 1) // leap + 1
-        for size, kernel, leap, pad, step in zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
+        (size + pad - step * (kernel - 1) - 1) // leap + 1
+        for size, kernel, leap, pad, step in zip(
+            x.shape[2:], w.shape[2:], stride, _both(padding), dilation, strict=True
+        )
     ]
     return _empty(x, (x.shape[0], w.shape[0], *plane))
 
@@ -200,11 +220,13 @@ def _convolution_grad_input(
     groups: int,
     layer: str,
 ) -> Tensor:
-    x = dy.new_empty((dy.shape[0], w.shape[1] * groups, *plane))
-    zeros = [0] * len(stride)
+    half = len(plane)
+    whole, rest = _pad(dy.new_empty((dy.shape[0], w.shape[1] * groups, *plane)), padding)
     dx: Tensor = torch.ops.aten.convolution_backward(
-        dy, x, w, None, stride, padding, dilation, False, zeros, groups, [True, False, False]
+        dy, whole, w, None, stride, rest, dilation, False, [0] * half, groups, [True, False, False]
     )[0]
+    for axis, (front, size) in enumerate(zip(padding[:half], plane, strict=True)):
+        dx = dx if dx.shape[2 + axis] == size else dx.narrow(2 + axis, front, size)
     return dx
 
 
@@ -219,9 +241,9 @@ def _convolution_grad_weight(
     layer: str,
 ) -> Tensor:
     w = dy.new_empty((dy.shape[1], x.shape[1] // groups, *kernel))
-    zeros = [0] * len(stride)
+    whole, rest = _pad(x, padding)
     dw: Tensor = torch.ops.aten.convolution_backward(
-        dy, x, w, None, stride, padding, dilation, False, zeros, groups, [False, True, False]
+        dy, whole, w, None, stride, rest, dilation, False, [0] * len(stride), groups, [False, True, False]
     )[1]
     return dw
 
@@ -238,6 +260,51 @@ _operator(
     _convolution_grad_weight,
     lambda x, dy, kernel, *rest: _empty(dy, (dy.shape[1], x.shape[1] // rest[3], *kernel)),
 )
+
+
+def _transposed_shape(
+    x: Tensor,
+    w: Tensor,
+    extra: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    layer: str,
+) -> Tensor:
+    sides = zip(x.shape[2:], w.shape[2:], extra, stride, _both(padding), dilation, strict=True)
+    plane = [(size - 1) * leap - pad + step * (kernel - 1) + more + 1 for size, kernel, more, leap, pad, step in sides]
+    return _empty(x, (x.shape[0], w.shape[1] * groups, *plane))
+
+
+_TRANSPOSED = _operator(
+    "transposed_convolution",
+    f"(Tensor x, Tensor w, int[] extra, {_GEOMETRY}) -> Tensor",
+    lambda x, w, extra, stride, padding, dilation, groups, layer: torch.convolution(
+        x, w, None, stride, padding[: len(stride)], dilation, True, extra, groups
+    ),
+    _transposed_shape,
+)
+
+
+def _save_transposed(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, w, _, *ctx.geometry, ctx.layer = inputs
+    ctx.save_for_backward(x, w)
+
+
+def _transposed_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Its gradients are those of the convolution that goes the other way."""
+    x, w = ctx.saved_tensors
+    ours, geometry = torch.ops.sparsyedge, ctx.geometry
+    dx = ours.convolution(dy, w, *geometry, ctx.layer) if ctx.needs_input_grad[0] else None
+    dw = None
+    if ctx.needs_input_grad[1]:
+        pruned = ours.pruned_input(x, ctx.layer)
+        dw = ours.convolution_grad_weight(dy, pruned, list(w.shape[2:]), *geometry, ctx.layer)
+    return dx, dw, None, None, None, None, None, None
+
+
+_TRANSPOSED.register_autograd(_transposed_backward, setup_context=_save_transposed)
 
 
 # ---- ops that plain graphs compute slowly ----------------------------------------------------------------------------

@@ -33,6 +33,29 @@ class EveryKind(nn.Module):
         return logits
 
 
+class Rarities(nn.Module):
+    """Padding of even kernels, transposed convolutions, pools, norms without parameters, dropout inside attention."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.even = nn.Conv2d(3, 8, 4, padding="same")
+        self.group_norm = nn.GroupNorm(2, 8)
+        self.up = nn.ConvTranspose2d(8, 6, 2, 2)
+        self.instance_norm = nn.InstanceNorm2d(6, affine=True)
+        self.bare_norm = nn.BatchNorm2d(6, affine=False)
+        self.prelu = nn.PReLU()
+        self.encoder = nn.TransformerEncoderLayer(6, 2, 12, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(6, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.mish(self.group_norm(self.even(x))), 2)
+        x = functional.avg_pool2d(self.instance_norm(self.up(x)), 3, stride=2, padding=1)
+        x = functional.adaptive_avg_pool2d(self.prelu(self.bare_norm(x)), 2)
+        tokens = self.encoder(x.flatten(2).transpose(1, 2))
+        logits: Tensor = self.head(tokens.mean(1))
+        return logits
+
+
 class SmallResNet(nn.Module):
     """What the fused layout knows, under names of its own."""
 
@@ -48,6 +71,37 @@ class SmallResNet(nn.Module):
         x = torch.relu(self.norm(self.stem(x)))
         x = torch.relu(self.body_norm(self.body(x)) + x)
         logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+class SignalNet(nn.Module):
+    """A short 1-d network with biases instead of norms."""
+
+    def __init__(self, input_shape: tuple[int, int], outputs: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(input_shape[0], hidden, 5, stride=4)
+        self.mix = nn.Conv1d(hidden, hidden, 1)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.mix(torch.relu(self.conv(x)))).mean(2))
+        return logits
+
+
+class GruClassifier(nn.Module):
+    """A recurrent network over means of a signal's pieces; torch's exporter writes every time step out."""
+
+    def __init__(self, input_shape: tuple[int, int], classes: int, hidden: int = 8, steps: int = 4) -> None:
+        super().__init__()
+        self.steps = steps
+        self.gru = nn.GRU(input_shape[0] * input_shape[1] // steps, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        samples, channels, _ = x.shape
+        pieces = x.reshape(samples, channels, self.steps, -1).transpose(1, 2).flatten(2)
+        states, _ = self.gru(pieces)
+        logits: Tensor = self.head(states[:, -1])
         return logits
 
 
@@ -104,3 +158,21 @@ def not_a_module(classes: int) -> int:
 
 def a_failing_one(classes: int) -> nn.Module:
     raise ValueError("no such file: weights.bin")
+
+
+class Centred(nn.Module):
+    """Has a statistic of its own, which no BatchNorm keeps, and a constant."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(192, classes)
+        self.register_buffer("seen", torch.zeros(192))
+        self.register_buffer("scale", torch.full((192,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        seen = self.get_buffer("seen")
+        if self.training:
+            seen.mul_(0.9).add_(0.1 * x.mean(0))
+        logits: Tensor = self.head((x - seen) * self.get_buffer("scale"))
+        return logits

@@ -35,6 +35,7 @@ TOLERANCE = 1e-5
 SIGNALS = ModelSpec("sensor_cnn", 4, 6, (3, 32), sample_type="float32")
 VECTORS = ModelSpec("mlp", 16, 2, (10,), sample_type="float32", task="regression")
 IMAGES = ModelSpec("vit_tiny", 4, 5, (3, 8, 8))
+RARE = ModelSpec(f"{OWN}:Rarities", 1, 5, (3, 8, 8))
 MIXED = ModelSpec(f"{OWN}:EveryKind", 1, 5, (3, 8, 8))
 
 Built = tuple[Artifacts, nn.Module]
@@ -66,6 +67,11 @@ def test_a_step_is_torchs(built: Callable[[ModelSpec], Built], spec: ModelSpec, 
     loss, gradient = np.median(errors, axis=0)
     assert loss <= TOLERANCE
     assert gradient <= TOLERANCE
+
+
+def test_rarer_modules_train_as_torch_does(tmp_path: Path) -> None:
+    _, parity = export_model(RARE, make_method("sparsyfed", sparsity=SPARSITY), tmp_path / "out")
+    assert parity.plain <= 3e-5
 
 
 def test_layers_give_the_same_step_over_non_zeros_and_dense(built: Callable[[ModelSpec], Built]) -> None:

@@ -160,3 +160,19 @@ def test_the_command_exports_a_module_from_a_file(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().out
     assert "modules.py:EveryKind" in printed
     assert str(Path(__file__).parent) not in printed
+
+
+@pytest.mark.heavy
+def test_a_statistic_of_the_module_s_own_is_not_frozen(tmp_path: Path) -> None:
+    spec = ModelSpec(f"{OWN}:Centred", 1, 5, (3, 8, 8))
+    method = make_method("sparsyfed", sparsity=0.8, beta=1.25)
+    artifacts, _ = build_artifacts(spec, method, tmp_path / "artifacts", seed=0, check=lambda *made: None)
+    assert artifacts.manifest.frozen == ("scale",)
+
+
+def test_frozen_layers_of_the_zoo_compute_with_the_usual_initialisation() -> None:
+    spec = ModelSpec("mlp", 16, 5, (12,))
+    usual, _ = make_module(spec, beta=1.0, seed=0, choices=ModelChoices())
+    frozen, holds_theta = make_module(spec, beta=1.25, seed=0, choices=ModelChoices(train="last:1"))
+    assert holds_theta
+    assert torch.equal(frozen.get_parameter("fc1.weight"), usual.get_parameter("fc1.weight"))

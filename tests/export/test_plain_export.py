@@ -13,8 +13,9 @@ from onnx import ModelProto
 
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.model.artifacts import API_ROLES, Artifacts
-from sparsyedge.edge.model.checkpoint import read_initial_state
+from sparsyedge.edge.model.checkpoint import encode_checkpoint, read_initial_state
 from sparsyedge.edge.model.methods import METHODS, Method, make_method
+from sparsyedge.edge.model.training import Training
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.training import onnx_runtime
 from sparsyedge.edge.training.dense_session import DenseSession
@@ -22,6 +23,7 @@ from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export import build
 from sparsyedge.export.agreement import verify
+from sparsyedge.export.fused import graphs
 from sparsyedge.export.fused.layers import Network
 from sparsyedge.export.fused.step import build_sparse_step
 
@@ -79,6 +81,16 @@ def test_a_damaged_checkpoint_is_refused_in_a_sentence(damage: object, plain: Ar
         read_initial_state(Artifacts(tmp_path, plain.manifest))
 
 
+def test_a_checkpoint_of_another_model_is_refused(plain: Artifacts, tmp_path: Path) -> None:
+    state = read_initial_state(plain)
+    state["fc.bias"] = state["fc.bias"] + np.float32(1)
+    (tmp_path / plain.manifest.files["checkpoint"].name).write_bytes(
+        encode_checkpoint(state, prunable=plain.manifest.prunable)
+    )
+    with pytest.raises(ArtifactError, match=r"holds model .*, the manifest says"):
+        read_initial_state(Artifacts(tmp_path, plain.manifest))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_of_every_method_agrees_with_torch(name: str, tmp_path: Path) -> None:
     method = make_method(name, **({} if name == "dense" else {"sparsity": 0.9}))
@@ -95,10 +107,10 @@ def test_one_that_decays_weights_otherwise_is_refused(plain: Artifacts) -> None:
 
 
 def test_one_that_does_not_prune_activations_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(network: Network, method: Method) -> ModelProto:
-        return build_sparse_step(network, msgspec.structs.replace(method, prune_activations=False))
+    def wrong(network: Network, method: Method, training: Training) -> ModelProto:
+        return build_sparse_step(network, msgspec.structs.replace(method, prune_activations=False), training)
 
-    monkeypatch.setattr(build, "build_sparse_step", wrong)
+    monkeypatch.setattr(graphs, "build_sparse_step", wrong)
     with pytest.raises(ArtifactError, match="do not use this export"):
         verify(export(tmp_path / "out"))
 

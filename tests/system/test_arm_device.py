@@ -23,7 +23,13 @@ from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.hardware.arm.tree import SITE, emulated
 
-STEPS = 5
+# How many steps of each model: one dense, the others sparse.
+STEPS = {
+    ModelSpec("resnet18", width=4, classes=4, input_shape=(3, 16, 16)): 5,
+    ModelSpec("mobilenet_v2", width=4, classes=4, input_shape=(3, 16, 16)): 2,
+    ModelSpec("vit_tiny", width=4, classes=4, input_shape=(3, 16, 16)): 2,
+}
+RESNET = next(iter(STEPS))
 TOLERANCE = 1e-3
 LIMIT_S = 1500.0
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
@@ -49,8 +55,7 @@ def exchange(tree: Path) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def export(directory: Path) -> Artifacts:
-    spec = ModelSpec("resnet18", width=4, classes=4, input_shape=(3, 16, 16))
+def export(directory: Path, spec: ModelSpec = RESNET) -> Artifacts:
     method = make_method("sparsyfed", sparsity=0.9)
     return build_artifacts(spec, method, directory, seed=0, check=lambda *made: None)[0]
 
@@ -63,12 +68,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "QEMU_CPU": os.environ.get("QEMU_CPU", "cortex-a72")}
 
 
-def draw_states(artifacts: Artifacts) -> dict[str, Any]:
+def draw_states(artifacts: Artifacts, steps: int) -> dict[str, Any]:
     """Dense weights first, then pruned ones, each with a batch of its own."""
     rng = np.random.default_rng(5)
     start = read_initial_state(artifacts)
     arrays: dict[str, Any] = {}
-    for step in range(STEPS):
+    for step in range(steps):
         state = prune_global(start, artifacts.manifest.prunable, 0.9) if step else start
         arrays |= {f"{step}/{name}": value for name, value in state.items()}
         arrays[f"{step}/x"] = rng.standard_normal((5, 3, 16, 16), dtype=np.float32)
@@ -76,9 +81,10 @@ def draw_states(artifacts: Artifacts) -> dict[str, Any]:
     return arrays
 
 
-def test_five_steps_are_those_of_this_machine(tree: Path, exchange: Path) -> None:
-    artifacts = export(exchange / "artifacts")
-    states = draw_states(artifacts)
+@pytest.mark.parametrize("spec", STEPS, ids=lambda spec: spec.model)
+def test_steps_are_those_of_this_machine(spec: ModelSpec, tree: Path, exchange: Path) -> None:
+    artifacts = export(exchange / "artifacts", spec)
+    states = draw_states(artifacts, STEPS[spec])
     np.savez(exchange / "states.npz", **states)
     shutil.copy(Path(__file__).with_name("arm_steps.py"), exchange)
     here = [sys.executable, str(exchange / "arm_steps.py"), str(exchange / "artifacts")]
@@ -86,7 +92,7 @@ def test_five_steps_are_those_of_this_machine(tree: Path, exchange: Path) -> Non
     start_s = time.monotonic()
     there = python(tree, "/exchange/arm_steps.py", "/exchange/artifacts", "/exchange/states.npz", "/exchange/there.npz")
     subprocess.run(there, check=True, timeout=LIMIT_S, env=environment())
-    print(f"\n{STEPS} emulated steps with imports: {time.monotonic() - start_s:.0f} s")
+    print(f"\n{STEPS[spec]} emulated steps of {spec.model} with imports: {time.monotonic() - start_s:.0f} s")
     with np.load(exchange / "here.npz") as wanted, np.load(exchange / "there.npz") as found:
         assert set(wanted) == set(found)
         worst = 0.0

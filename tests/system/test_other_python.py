@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,9 +144,3 @@ def test_both_export_the_same_model_and_the_same_plain_graph(
     assert here.initial_model == there.initial_model
     for role in ("inference", "sparse_plan", "sparse_step"):
         assert here.files[role] == there.files[role]
-
-
-def test_the_other_python_is_another_one(other_python: Path) -> None:
-    program = "import sys; print(sys.version_info[:2])"
-    found = subprocess.run([str(other_python), "-c", program], capture_output=True, text=True, timeout=LIMIT_S)
-    assert found.stdout.strip() != str(sys.version_info[:2])

@@ -31,7 +31,7 @@ KEYS = ["profile", "threads", "isa", "global_sparsity", "median_ms", "min_ms", "
 def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main([*QUICK, "--profile", "uniform95", "--json", "--peers", "torch_dense,ort_stock"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == [*KEYS, "machine", "notes", "dense_ms"]
+    assert list(document) == [*KEYS, "machine", "notes", "dense_ms", "update_bytes"]
     assert document["dense_ms"] == {}
     assert document["profile"] == "uniform95"
     assert document["threads"] == 1

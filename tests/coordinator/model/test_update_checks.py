@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -58,6 +59,21 @@ def test_a_negative_variance_is_refused(pruned: State, manifest: Manifest) -> No
     pruned["bn.running_var"] = np.full_like(pruned["bn.running_var"], -0.1)
     with pytest.raises(FrameError, match=r"bn\.running_var holds a negative variance"):
         verify(frame_of(pruned), manifest)
+
+
+@pytest.mark.parametrize("value", [0.5, -0.0])
+def test_an_update_that_changes_what_is_frozen_is_refused(pruned: State, manifest: Manifest, value: float) -> None:
+    parameters = tuple(
+        msgspec.structs.replace(each, trainable=False, frozen=True) if each.name == "fc.bias" else each
+        for each in manifest.parameters
+    )
+    frozen = msgspec.structs.replace(manifest, parameters=parameters)
+    base = pruned | {"fc.bias": np.zeros_like(pruned["fc.bias"])}
+    around = {"run": "r1", "round_number": 3, "base": BASE, "base_state": base}
+    assert model_id(verify_update(frame_of(base), frozen, **around)) == model_id(base)  # type: ignore[arg-type]
+    changed = base | {"fc.bias": np.full_like(pruned["fc.bias"], value)}
+    with pytest.raises(FrameError, match=r"fc\.bias is another than in the round's model, though it is frozen"):
+        verify_update(frame_of(changed), frozen, **around)  # type: ignore[arg-type]
 
 
 def test_an_update_that_was_not_pruned_is_refused(initial: State, manifest: Manifest) -> None:

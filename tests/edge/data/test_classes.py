@@ -160,9 +160,9 @@ def test_devices_train_the_same_numbers_for_the_same_names(
     seen: set[tuple[int, int]] = set()
     step = FakeSession.train_step
 
-    def watched(self: FakeSession, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def watched(self: FakeSession, x: FloatArray, y: NDArray[np.int64], learning_rate: float, **rest: Any) -> float:
         seen.update(zip(red(x), y.tolist(), strict=True))
-        return step(self, x, y, learning_rate)
+        return step(self, x, y, learning_rate, **rest)
 
     monkeypatch.setattr(FakeSession, "train_step", watched)
     named = manifest(class_names=CLOTHES)
@@ -180,9 +180,9 @@ def test_another_run_maps_the_names_anew(
     seen: list[set[int]] = []
     step = FakeSession.train_step
 
-    def watched(self: FakeSession, x: FloatArray, y: NDArray[np.int64], learning_rate: float) -> float:
+    def watched(self: FakeSession, x: FloatArray, y: NDArray[np.int64], learning_rate: float, **rest: Any) -> float:
         seen.append(set(y.tolist()))
-        return step(self, x, y, learning_rate)
+        return step(self, x, y, learning_rate, **rest)
 
     monkeypatch.setattr(FakeSession, "train_step", watched)
     first, second = (manifest(class_names=names) for names in (CLOTHES, CLOTHES[::-1]))

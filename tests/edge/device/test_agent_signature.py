@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fixtures.fake_coordinator import CHUNK, INITIAL, Coordinator, FakeSession, frame_of, manifest, round_task
 
 from sparsyedge.edge.device.agent import Agent
-from sparsyedge.edge.model.artifacts import decode_manifest
+from sparsyedge.edge.model.artifacts import Artifacts, decode_manifest
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Blob, Delta, DeviceStatus, RoundTask, decode
@@ -118,7 +119,7 @@ def test_an_announced_blob_beyond_its_bound_is_not_even_asked_for(
 
 
 def test_a_model_that_is_not_the_one_of_the_task_is_never_trained(
-    coordinator: Coordinator, make_agent: MakeAgent, caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, make_agent: MakeAgent, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     base = {name: tensor + 1 for name, tensor in INITIAL.items()}
     other = {name: tensor + 2 for name, tensor in INITIAL.items()}
@@ -132,7 +133,7 @@ def test_a_model_that_is_not_the_one_of_the_task_is_never_trained(
     honest = coordinator.offer_blob(frame_of(base, base_id=model_id(base)))
     assert agent._maker._inputs.model(
         round_task(round=2, model_id=model_id(base), model=honest),
-        decode_manifest(manifest(), source="it"),
+        Artifacts(tmp_path, decode_manifest(manifest(), source="it")),
         wanted=lambda: True,
     )
     false = coordinator.offer_blob(frame_of(other, base_id=model_id(base), base=base))

@@ -4,7 +4,6 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 from sparsyedge.edge.compatibility import OURS, Demand, Speaks, which_upgrade
 from sparsyedge.edge.data import Task
@@ -144,7 +143,7 @@ def test_a_regression_is_written_into_the_manifest_and_classes_are_not() -> None
 @pytest.mark.parametrize(
     ("shape", "task", "needs"),
     [
-        ((3, 8, 8), "classes", UNSET),
+        ((3, 8, 8), "classes", ()),
         ((3, 8, 8), "regression", ("regression",)),
         ((10,), "classes", ("sample-shapes",)),
         ((3, 128), "regression", ("regression", "sample-shapes")),

@@ -12,8 +12,9 @@ from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.model.artifacts import amend_manifest, decode_manifest, encode_manifest
 from sparsyedge.edge.model.training import FEATURE, PLAIN_SGD, Training, check_training, make_training
+from sparsyedge.edge.native import ABI_VERSION
 
-GOLDEN = (REPOSITORY / "tests/golden/manifest.json").read_bytes()
+GOLDEN = amend_manifest((REPOSITORY / "tests/golden/manifest.json").read_bytes(), ops_abi=ABI_VERSION)
 
 
 def test_nothing_said_is_plain_sgd() -> None:

@@ -119,6 +119,7 @@ def test_evaluation_by_the_plain_graph_is_that_of_the_training_api(tiny: Artifac
         plain.evaluate(x[:, :1], y)
 
 
+@NEEDS_TRAINING_API
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
@@ -140,6 +141,7 @@ def test_damaged_checkpoint_is_refused_in_a_sentence(
         read_initial_state(Artifacts(folder, tiny.manifest))
 
 
+@NEEDS_TRAINING_API
 def test_checkpoint_of_another_model_is_refused(tiny: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("other")
     file = tiny.manifest.files["checkpoint"]

@@ -27,6 +27,8 @@ def test_a_frame_without_a_base_can_be_made_in_the_codec_of_every_run(codec: Cod
     encoded = encode_frame(state, run="r", round_number=1, base_id="", codec=used, prunable=["w"])
     assert encoded.decoded["w"].tolist() == [1.0, 0.0, -2.5]
     assert codec_for(codec, state) == codec
+    # A base of other tensors alone is none for the weights.
+    assert codec_for(codec, {"b": state["w"]}, ["w"]) == used
 
 
 def test_only_the_table_names_codecs() -> None:
