@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from typing import Any
 
 import onnx
@@ -12,6 +11,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from sparsyedge.export.model_spec import ModelSpec
+from sparsyedge.export.quiet import quiet
 
 __all__ = ["INPUT_NAME", "LOGITS_NAME", "OPSET", "trace"]
 
@@ -29,9 +29,8 @@ def trace(model: nn.Module, spec: ModelSpec, *, training: bool) -> onnx.ModelPro
     was_training = model.training
     model.train(training)
     buffer: Any = io.BytesIO()  # the exporter takes it, its annotation does not
-    with warnings.catch_warnings():
+    with quiet():
         # The tracing exporter is deprecated, but its successor cannot write training graphs.
-        warnings.simplefilter("ignore")
         torch.onnx.export(
             model,
             (torch.zeros(TRACE_BATCH, *spec.input_shape),),

@@ -70,7 +70,7 @@ def train(
     """Run the job's epochs on the session; checks `keep_going` before every step and ends the job if it returns False.
 
     `done` says which epochs the session's parameters already include. `on_epoch` is called after every epoch but the
-    last. `smallest_plane` is the fewest positions per sample that any BatchNorm sees.
+    last. `smallest_plane` is the fewest positions per sample that any BatchNorm sees; None: there is none.
     """
     trained = done or Trained(epochs=0, steps=0, loss=math.nan)
     while trained.epochs < job.epochs:
@@ -130,7 +130,7 @@ def _train_step(session: Session, samples: Samples, indices: Indices, job: Local
 def _trainable(batches: list[Indices], job: LocalJob, *, smallest_plane: int | None) -> list[Indices]:
     """The batches that BatchNorm can use: one sample alone gives poor statistics, and one position gives none."""
     larger = [indices for indices in batches if len(indices) > 1]
-    if len(larger) == len(batches):
+    if smallest_plane is None or len(larger) == len(batches):
         return batches
     if larger:
         log.warning(

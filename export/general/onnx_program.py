@@ -16,6 +16,7 @@ from torch.onnx._internal.exporter import _core
 
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.export.general.program import StepProgram
+from sparsyedge.export.general.refusals import explain_translation
 from sparsyedge.export.general.torch_ops import NAMES
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.export.quiet import quiet
@@ -35,7 +36,7 @@ def step_graph(step: StepProgram, tensors: Mapping[str, Tensor], spec: ModelSpec
     module = _Lifted(step)
     arguments = tuple(examples[name] for name in wanted)
     dynamic = tuple({0: torch.export.Dim.AUTO} if name in ("x", "labels") else None for name in wanted)
-    return _to_onnx(module, arguments, dynamic, inputs=wanted, outputs=step.outputs)
+    return _to_onnx(module, arguments, dynamic, inputs=wanted, outputs=step.outputs, places=step.places)
 
 
 def inference_graph(model: nn.Module, spec: ModelSpec) -> onnx.ModelProto:
@@ -106,6 +107,7 @@ def _to_onnx(
     *,
     inputs: Sequence[str],
     outputs: Sequence[str],
+    places: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
     with quiet(), torch.no_grad():
         try:
@@ -121,18 +123,11 @@ def _to_onnx(
                 verbose=False,
             )
         except Exception as error:  # torch's exporter raises whatever its tracer met
-            raise ArtifactError(_explain(error)) from error
+            raise ArtifactError(explain_translation(error, places or {})) from error
     assert program is not None
     graph = program.model_proto
     graph.ir_version = IR_VERSION
     return graph
-
-
-def _explain(error: Exception) -> str:
-    text = str(error.__cause__ or error)
-    line = next((line for line in text.splitlines() if "No ONNX function found" in line or "aten" in line), "")
-    reason = line.strip() or (text.strip().splitlines() or [type(error).__name__])[0]
-    return f"torch cannot write the network as ONNX: {reason[:300]}; replace this op in the module's forward"
 
 
 def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:

@@ -12,6 +12,7 @@ from torch.export.experimental import _export_forward_backward
 from torch.nn import functional
 
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.export.general.refusals import explain_trace, op_places
 from sparsyedge.export.general.substitute import Layers, substitute
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.export.own_module import train_mode
@@ -36,6 +37,8 @@ class StepProgram:
     outputs: tuple[str, ...]
     """`loss`, `NAME.grad`, `NAME.new`."""
     constants: dict[str, Tensor]
+    places: dict[str, str]
+    """For every op of the forward pass, the path of the first module that uses it."""
 
 
 class _LossOf(nn.Module):
@@ -67,17 +70,18 @@ def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> 
                 strict=False,
             )
         except Exception as error:  # torch's exporter raises whatever its tracer met
-            raise ArtifactError(_explain(error, model)) from error
+            raise ArtifactError(explain_trace(error, model)) from error
         _forget_counters(traced)
+        places = op_places(traced)
         layers = substitute(traced, seed="seed", prefix=_PREFIX, samples=_TRACED_SAMPLES)
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             try:
                 joint = _export_forward_backward(traced)
             except Exception as error:  # as above
-                raise ArtifactError(_explain(error, model)) from error
+                raise ArtifactError(explain_trace(error, model)) from error
     _refuse_randomness(joint, model)
     _fill_empty_tensors(joint)
-    return _described(joint, layers)
+    return _described(joint, layers, places)
 
 
 def _refuse_randomness(program: ExportedProgram, model: nn.Module) -> None:
@@ -125,7 +129,7 @@ def _forget_counters(program: ExportedProgram) -> None:
             program.graph.erase_node(node)
 
 
-def _described(joint: ExportedProgram, layers: Layers) -> StepProgram:
+def _described(joint: ExportedProgram, layers: Layers, places: dict[str, str]) -> StepProgram:
     signature = joint.graph_signature
     inputs, constants = [], {}
     for spec in signature.input_specs:
@@ -138,7 +142,7 @@ def _described(joint: ExportedProgram, layers: Layers) -> StepProgram:
             inputs.append(f"constant:{spec.target}")
             constants[spec.target] = joint.constants[spec.target]
     outputs = tuple(_output_name(spec) for spec in signature.output_specs)
-    return StepProgram(joint, layers, tuple(inputs), outputs, constants)
+    return StepProgram(joint, layers, tuple(inputs), outputs, constants, places)
 
 
 def _output_name(spec: Any) -> str:
@@ -150,11 +154,3 @@ def _output_name(spec: Any) -> str:
     if kind == "BUFFER_MUTATION":
         return f"{spec.target.removeprefix(_PREFIX)}.new"
     raise ArtifactError(f"the traced program has an output of kind {kind}, which a training step does not know")
-
-
-def _explain(error: Exception, model: nn.Module) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return (
-        f"torch cannot export {type(model).__name__} as a graph: {reason[:300]}; write its forward without control "
-        f"flow that depends on data, and with ops that torch.export knows"
-    )

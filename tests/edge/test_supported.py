@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import platform
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +58,25 @@ def test_device_on_such_a_system_ends_with_the_sentence_and_no_traceback(
     monkeypatch.setattr(sys, "maxsize", 2**31 - 1)
     assert cli.main(["edge", "--config", "device.toml"]) == cli.EXIT_FAULT
     assert "needs a 64-bit system" in capsys.readouterr().err
+
+
+def test_an_old_onnxruntime_ends_a_command_with_the_sentence_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.9.1")
+    assert cli.main(["export", "--dataset", "digits", "--out", str(tmp_path / "out")]) == cli.EXIT_FAULT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "sparsyedge: error: onnxruntime 1.9.1 is too old for our ops; sparsyedge needs 1.19 or later"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_old_python_ends_a_command_with_the_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    assert cli.main(["export", "--dataset", "digits", "--out", str(tmp_path / "out")]) == cli.EXIT_FAULT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "this is Python 3.10" in line
+    assert not list(tmp_path.iterdir())

@@ -98,8 +98,7 @@ class GruClassifier(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        samples, channels, _ = x.shape
-        pieces = x.reshape(samples, channels, self.steps, -1).transpose(1, 2).flatten(2)
+        pieces = x.reshape(x.shape[0], x.shape[1], self.steps, -1).transpose(1, 2).flatten(2)
         states, _ = self.gru(pieces)
         logits: Tensor = self.head(states[:, -1])
         return logits
@@ -115,6 +114,51 @@ class Branching(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         logits: Tensor = self.head(x if bool(x.sum() > 0) else -x)
+        return logits
+
+
+class BranchingPart(nn.Module):
+    """The same, deeper inside."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(nn.Flatten(), Branching(classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.stages(x)
+        return logits
+
+
+class Bessel(nn.Module):
+    """An activation that ONNX does not have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled: Tensor = torch.special.i1e(x)
+        return scaled
+
+
+class WithoutForm(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), Bessel())
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.stages(x))
+        return logits
+
+
+class NormedVectors(nn.Module):
+    """BatchNorm over features, which has one position per sample."""
+
+    def __init__(self, classes: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(input_shape[0], 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.norm(self.fc(x))))
         return logits
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from sparsyedge.edge import cli
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import make_method
@@ -69,8 +71,28 @@ def test_data_of_another_shape_is_refused() -> None:
 @pytest.mark.heavy
 def test_a_forward_that_looks_at_its_data_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     spec = ModelSpec(f"{OWN}:Branching", 1, 5, (3, 8, 8))
-    with pytest.raises(ArtifactError, match=r"torch cannot export Branching as a graph: .*control flow"):
+    with pytest.raises(ArtifactError, match=r"torch cannot export Branching as a graph, in its forward .*control flow"):
         build_artifacts(spec, make_method("sparsyfed"), tmp_path / "out", seed=0, check=lambda *_: None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("BranchingPart", r"in module stages\.1 \(modules\.py:\d+\): control flow depends on data .*torch\.where"),
+        ("WithoutForm", r"no ONNX form of the op aten\.special_i1e\.default in module stages\.2,.* replace it"),
+    ],
+)
+def test_the_command_names_what_cannot_be_exported_and_where_in_one_sentence(
+    name: str, sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--input-shape", "3", "8", "8", "--classes", "5", "--out", str(tmp_path / "out")]
+    assert cli.main(["export", "--model", f"{OWN}:{name}", *flags]) == cli.EXIT_FAULT
+    printed, said = capfd.readouterr()
+    assert len(printed.splitlines()) == 3  # what it understood of the data
+    (line,) = [line for line in said.splitlines() if "[INFO]" not in line]
+    assert re.search(sentence, line)
     assert not list(tmp_path.iterdir())
 
 

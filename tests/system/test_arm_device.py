@@ -23,13 +23,14 @@ from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.hardware.arm.tree import SITE, emulated
 
-# How many steps of each model: one dense, the others sparse.
-STEPS = {
-    ModelSpec("resnet18", width=4, classes=4, input_shape=(3, 16, 16)): 5,
-    ModelSpec("mobilenet_v2", width=4, classes=4, input_shape=(3, 16, 16)): 2,
-    ModelSpec("vit_tiny", width=4, classes=4, input_shape=(3, 16, 16)): 2,
-}
-RESNET = next(iter(STEPS))
+RESNET, MOBILENET, VIT = (
+    ModelSpec(model, width=4, classes=4, input_shape=(3, 16, 16)) for model in ("resnet18", "mobilenet_v2", "vit_tiny")
+)
+# How many steps of each model: one dense, the others at this sparsity. A MobileNetV2 of this size is dead at 90 %.
+STEPS = {RESNET: (5, 0.9), MOBILENET: (2, 0.5), VIT: (2, 0.9)}
+# A change this small next to the largest of its step is what is left of terms that cancel: the biases of a BatchNorm
+# whose output another one normalises have no gradient.
+SMALL = 1e-2
 TOLERANCE = 1e-3
 LIMIT_S = 1500.0
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
@@ -68,13 +69,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "QEMU_CPU": os.environ.get("QEMU_CPU", "cortex-a72")}
 
 
-def draw_states(artifacts: Artifacts, steps: int) -> dict[str, Any]:
+def draw_states(artifacts: Artifacts, steps: int, sparsity: float) -> dict[str, Any]:
     """Dense weights first, then pruned ones, each with a batch of its own."""
     rng = np.random.default_rng(5)
     start = read_initial_state(artifacts)
     arrays: dict[str, Any] = {}
     for step in range(steps):
-        state = prune_global(start, artifacts.manifest.prunable, 0.9) if step else start
+        state = prune_global(start, artifacts.manifest.prunable, sparsity) if step else start
         arrays |= {f"{step}/{name}": value for name, value in state.items()}
         arrays[f"{step}/x"] = rng.standard_normal((5, 3, 16, 16), dtype=np.float32)
         arrays[f"{step}/y"] = rng.integers(0, 4, 5)
@@ -84,7 +85,7 @@ def draw_states(artifacts: Artifacts, steps: int) -> dict[str, Any]:
 @pytest.mark.parametrize("spec", STEPS, ids=lambda spec: spec.model)
 def test_steps_are_those_of_this_machine(spec: ModelSpec, tree: Path, exchange: Path) -> None:
     artifacts = export(exchange / "artifacts", spec)
-    states = draw_states(artifacts, STEPS[spec])
+    states = draw_states(artifacts, *STEPS[spec])
     np.savez(exchange / "states.npz", **states)
     shutil.copy(Path(__file__).with_name("arm_steps.py"), exchange)
     here = [sys.executable, str(exchange / "arm_steps.py"), str(exchange / "artifacts")]
@@ -92,15 +93,15 @@ def test_steps_are_those_of_this_machine(spec: ModelSpec, tree: Path, exchange: 
     start_s = time.monotonic()
     there = python(tree, "/exchange/arm_steps.py", "/exchange/artifacts", "/exchange/states.npz", "/exchange/there.npz")
     subprocess.run(there, check=True, timeout=LIMIT_S, env=environment())
-    print(f"\n{STEPS[spec]} emulated steps of {spec.model} with imports: {time.monotonic() - start_s:.0f} s")
+    print(f"\n{STEPS[spec][0]} emulated steps of {spec.model} with imports: {time.monotonic() - start_s:.0f} s")
     with np.load(exchange / "here.npz") as wanted, np.load(exchange / "there.npz") as found:
         assert set(wanted) == set(found)
+        changes = {key: float(np.linalg.norm(wanted[key] - states.get(key, np.float32(0)))) for key in wanted}
         worst = 0.0
-        for key in wanted:
-            before = states.get(key, np.float32(0))
-            change = wanted[key] - before
-            scale = max(float(np.linalg.norm(change)), 1e-12)
-            worst = max(worst, float(np.linalg.norm(found[key] - wanted[key])) / scale)
+        for key, change in changes.items():
+            largest = max(changes[other] for other in changes if other.split("/")[0] == key.split("/")[0])
+            apart = float(np.linalg.norm(found[key] - wanted[key]))
+            worst = max(worst, apart / max(change, SMALL * largest))
         print(f"worst difference of a loss or of a tensor's change: {worst:.1e} relative L2")
         assert worst <= TOLERANCE
 

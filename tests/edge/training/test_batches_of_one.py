@@ -37,7 +37,7 @@ class CountingSession(Forgetful):
         return 1.0
 
 
-def run(samples: int, batch_size: int, smallest_plane: int = 4) -> list[int]:
+def run(samples: int, batch_size: int, smallest_plane: int | None = 4) -> list[int]:
     session = CountingSession()
     data = Samples(np.zeros((samples, 1, 2, 2), dtype=np.float32), np.zeros(samples, dtype=np.int64))
     job = LocalJob("d", 1, seed=0, epochs=1, batch_size=batch_size, learning_rate=0.1)
@@ -65,3 +65,9 @@ def test_a_device_with_one_sample_trains_with_a_note(caplog: pytest.LogCaptureFi
 def test_one_sample_is_refused_where_a_norm_would_see_one_value() -> None:
     with pytest.raises(DataError, match="`batch_size` of at least 2"):
         run(samples=1, batch_size=4, smallest_plane=1)
+
+
+def test_a_network_without_batch_norm_trains_on_every_sample(caplog: pytest.LogCaptureFixture) -> None:
+    assert run(samples=9, batch_size=4, smallest_plane=None) == [4, 4, 1]
+    assert run(samples=1, batch_size=4, smallest_plane=None) == [1]
+    assert not caplog.records
