@@ -103,5 +103,5 @@ def _measure(forward: onnx.ModelProto, statistics: Mapping[str, str], prunable: 
             positions[node.input[1]] = math.prod(dims[node.output[0]][2:])
         elif node.op_type == "Gemm":
             positions[node.input[1]] = 1
-    statistics = frozenset(name for norm in norms for name in (norm.mean, norm.variance))
-    return GraphFacts(tuple(norms), positions, prunable, statistics)
+    changed = frozenset(name for norm in norms for name in (norm.mean, norm.variance))
+    return GraphFacts(tuple(norms), positions, prunable, changed)
