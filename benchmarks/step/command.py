@@ -15,7 +15,14 @@ from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.step.contestants import CONTESTANTS, OURS, Variant, open_contestants
 from sparsyedge.benchmarks.step.measure import Timing, compare_losses, measure
 from sparsyedge.benchmarks.step.memory import peak_mb
-from sparsyedge.benchmarks.step.profiles import PROFILES, everywhere, global_sparsity, mask, profile_state
+from sparsyedge.benchmarks.step.profiles import (
+    PROFILES,
+    check_profile,
+    everywhere,
+    global_sparsity,
+    mask,
+    profile_state,
+)
 from sparsyedge.benchmarks.step.tables import StepResult, as_json, print_result
 from sparsyedge.benchmarks.step.workload import Workload
 from sparsyedge.edge.commands.arguments import Parser
@@ -89,6 +96,8 @@ def _workload(arguments: argparse.Namespace, folder: Path) -> tuple[Workload, St
     from sparsyedge.export.model_spec import ModelChoices, ModelSpec
 
     spec = ModelSpec.for_data(arguments.model, arguments.width, DATASETS[_dataset(arguments)].form)
+    if arguments.sparsity is None:
+        check_profile(arguments.profile)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
     # `sparsyedge export` checks the graphs against torch; here we compare losses instead.
     artifacts, _ = build_artifacts(

@@ -11,7 +11,7 @@ import numpy as np
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
 
-__all__ = ["PROFILES", "everywhere", "global_sparsity", "mask", "profile_state", "sparsity_of"]
+__all__ = ["PROFILES", "check_profile", "everywhere", "global_sparsity", "mask", "profile_state", "sparsity_of"]
 
 # Measured on a SparsyFed model trained to 95 % (width 64, CIFAR-10).
 TRAINED95 = {
@@ -62,10 +62,14 @@ def profile_state(profile: str, initial: State, prunable: Iterable[str], *, seed
     """The initial state under random masks of a named profile, or the whole state of an .npz file."""
     if profile in PROFILES:
         return mask(initial, prunable, PROFILES[profile], seed=seed)
-    path = Path(profile)
-    if path.suffix != ".npz":
+    check_profile(profile)
+    return _read(Path(profile), initial)
+
+
+def check_profile(profile: str) -> None:
+    """Raise ConfigError unless it is a name or could be a file; takes no time, unlike an export."""
+    if profile not in PROFILES and Path(profile).suffix != ".npz":
         raise ConfigError(f"no profile {profile!r}; there are: {', '.join(PROFILES)}, or the path of an .npz file")
-    return _read(path, initial)
 
 
 def mask(initial: State, prunable: Iterable[str], sparsities: Mapping[str, float], *, seed: int) -> State:

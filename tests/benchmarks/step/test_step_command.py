@@ -59,6 +59,20 @@ def test_any_model_is_timed_under_random_masks_of_one_sparsity(capsys: pytest.Ca
     assert not [note for note in document["notes"] if "in step 1" in note]
 
 
+@pytest.mark.heavy
+def test_what_is_frozen_is_frozen_for_all_and_costs_no_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", "mobilenet_v2", "--sparsity", "0.8", "--json", "--peers", "torch_dense,torch_sparsyfed"]
+    documents = []
+    for train in ("all", "last:1"):
+        assert bench.main([*QUICK, *options, "--train", train]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    whole, last = documents
+    assert last["profile"] == "mobilenet_v2, 80.0% of each layer, train last:1"
+    assert last["update_bytes"]["float32"] == whole["update_bytes"]["float32"]
+    assert all(10 * last["update_bytes"][codec] < whole["update_bytes"][codec] for codec in ("lossless", "bf16"))
+    assert not [note for note in last["notes"] if "in step 1" in note]
+
+
 def test_a_share_of_zeros_or_a_data_set_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main([*QUICK, "--sparsity", "1"])
