@@ -69,9 +69,12 @@ def test_a_step_is_torchs(built: Callable[[ModelSpec], Built], spec: ModelSpec, 
     assert gradient <= TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_rarer_modules_train_as_torch_does(tmp_path: Path) -> None:
     _, parity = export_model(RARE, make_method("sparsyfed", sparsity=SPARSITY), tmp_path / "out")
-    assert parity.plain <= 3e-5
+    # A norm behind another cancels shifts: what is left of their gradients is rounding, in torch as well.
+    assert parity.loss <= TOLERANCE
+    assert parity.plain <= 1e-3
 
 
 def test_layers_give_the_same_step_over_non_zeros_and_dense(built: Callable[[ModelSpec], Built]) -> None:

@@ -66,7 +66,8 @@ def update_on_runtime(
     sparsity = method.sparsity_of(job.device_id, job.round_number)
     start = start_state(method, model, prunable=prunable, sparsity=sparsity) if job.round_number > 1 else model
     session.load(start)
-    train(session, samples, job, before_step=step_rule(method, session, prunable, job))
+    plane = min(norm.plane for norm in artifacts.manifest.batch_norms)
+    train(session, samples, job, before_step=step_rule(method, session, prunable, job), smallest_plane=plane)
     trained = session.state()
     return finish_update(method, trained, prunable=prunable, sparsity=sparsity, start=start), trained, start
 
