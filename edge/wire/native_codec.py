@@ -35,6 +35,7 @@ __all__ = [
     "dropped_ranks",
     "expand",
     "gather",
+    "magnitude_order",
     "mask_entries",
     "mask_positions",
     "nonzero",
@@ -140,7 +141,7 @@ def dropped_ranks(base: Sparse, kept: Positions) -> tuple[Positions, Bits] | Non
     ranks = np.empty(base.positions.size - kept.size, dtype=np.uint32)
     values = np.empty(kept.size, dtype=np.uint32)
     flags = np.empty(base.positions.size, dtype=np.uint8)
-    order = _magnitude_order(base.values)
+    order = magnitude_order(base.values)
     arguments = (*base, base.values.size, order, kept, kept.size, flags, values, ranks, ranks.size)
     return None if _call("se_dropped_ranks", *arguments, allowed=NOT_NESTED) == NOT_NESTED else (ranks, values)
 
@@ -182,7 +183,8 @@ def _empty_mask(size: int) -> MaskBits:
     return np.empty(-(-size // 32), dtype=np.uint32)
 
 
-def _magnitude_order(bits: Bits) -> Positions:
+def magnitude_order(bits: Bits) -> Positions:
+    """The indices of values by magnitude, smallest first, as frames rank a base's non-zeros."""
     order = np.empty(bits.size, dtype=np.uint32)
     _call("se_magnitude_order", bits, bits.size, order)
     return order
