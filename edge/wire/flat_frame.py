@@ -54,7 +54,7 @@ class FlatUpdate:
 
     def tensors(self, layout: FlatLayout) -> Tensors:
         """The update as a state that makes each tensor dense when asked."""
-        return MadeOnDemand(layout.shapes, lambda name: self._dense(layout, name))
+        return MadeOnDemand((*layout.weights, *layout.others), lambda name: self._dense(layout, name))
 
     def _dense(self, layout: FlatLayout, name: str) -> FloatArray:
         place, shape = layout.places[name], layout.shapes[name]
@@ -175,9 +175,7 @@ class _FlatMask:
     """The base's entries there; None if the weight stands alone."""
 
 
-def _masks(
-    weights: Sequence[Weight], codes: Bytes, layout: FlatLayout, base: FlatBase | None
-) -> Iterator[_FlatMask]:
+def _masks(weights: Sequence[Weight], codes: Bytes, layout: FlatLayout, base: FlatBase | None) -> Iterator[_FlatMask]:
     for index, weight in enumerate(weights):
         try:
             mask, used = _mask(index, weight, codes, layout, base)
@@ -189,9 +187,7 @@ def _masks(
         raise FrameError(f"{codes.size} bytes are left after the last mask")
 
 
-def _mask(
-    index: int, weight: Weight, codes: Bytes, layout: FlatLayout, base: FlatBase | None
-) -> tuple[_FlatMask, int]:
+def _mask(index: int, weight: Weight, codes: Bytes, layout: FlatLayout, base: FlatBase | None) -> tuple[_FlatMask, int]:
     if weight.mask is Mask.DROPPED:
         assert base is not None
         return _mask_of_dropped(index, weight, codes, base)
@@ -219,9 +215,7 @@ def _mask_of_dropped(index: int, weight: Weight, codes: Bytes, base: FlatBase) -
     return _FlatMask(nonzeros.positions[stays], nonzeros.values[stays]), used
 
 
-def _used(
-    header: FrameHeader, masks: Sequence[_FlatMask], layout: FlatLayout, base: FlatBase | None
-) -> Iterator[Bits]:
+def _used(header: FrameHeader, masks: Sequence[_FlatMask], layout: FlatLayout, base: FlatBase | None) -> Iterator[Bits]:
     """The base data that a frame builds on, as its sender hashed it: positions in their tensor, and entries."""
     for index, (weight, mask) in enumerate(zip(header.weights, masks, strict=True)):
         if mask.near is not None:

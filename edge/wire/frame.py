@@ -23,7 +23,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import FrameError
-from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.tensors import FloatArray, State, Tensors
 from sparsyedge.edge.wire import native_codec as native
 from sparsyedge.edge.wire.base_check import base_check
 from sparsyedge.edge.wire.codecs import CODECS, LOSSLESS, Codec
@@ -65,8 +65,11 @@ class Encoded:
     """A frame, and the receiver's result."""
 
     frame: bytes
-    decoded: State
-    """Bit for bit the result of decode_frame; the very tensors that were encoded, if nothing is lost."""
+    decoded: Tensors
+    """Bit for bit the result of decode_frame; the very tensors that were encoded, if nothing is lost.
+
+    Each access to a tensor may make it anew.
+    """
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ def encode_frame(
         state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable
     )
     if CODECS[codec].lossy:
-        return Encoded(frame, decode_frame(frame, read_header(frame).shapes, base).state)
-    return Encoded(frame, {name: np.asarray(tensor, dtype=np.float32) for name, tensor in state.items()})
+        return Encoded(frame, decode_lazily(frame, read_header(frame).shapes, base))
+    return Encoded(frame, state)
 
 
 def frame_of(
@@ -134,15 +137,22 @@ def frame_of(
 
 
 def decode_frame(
-    frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
+    frame: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    base: Mapping[str, FloatArray] | None = None,
+    *,
+    into: State | None = None,
 ) -> Frame:
     """The state in a frame, which must hold exactly the tensors of `shapes`; raises FrameError otherwise.
 
-    A frame that is a difference needs the model `header.base_id` as its base; other frames ignore the base.
+    A frame that is a difference needs the model `header.base_id` as its base; other frames ignore the base. The
+    tensors are new, or those of `into`, overwritten.
     """
     opened = _open(frame, shapes, base)
     header, held = opened.header, opened.held
-    state: State = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in header.tensors}
+    state = {name: np.zeros(shape, dtype=np.float32) for name, shape in header.shapes.items()} if into is None else into
+    for overwritten in (into or {}).values():
+        overwritten.fill(0)
     opened.fill({tensor.name: bits_of(state[tensor.name]) for tensor in header.tensors})
     for tensor in header.tensors:
         _expand(bits_of(state[tensor.name]), tensor, opened.masks[tensor.name], held.get(tensor.name), header.codec)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import ArtifactError, FrameError
 from sparsyedge.edge.native import codec_path
+from sparsyedge.edge.tensors import FloatArray
 
 __all__ = [
     "Bits",
@@ -27,6 +28,7 @@ __all__ = [
     "MaskBits",
     "Positions",
     "Sparse",
+    "add_entries",
     "bf16",
     "complement",
     "count_nonzero",
@@ -40,6 +42,7 @@ __all__ = [
     "mask_positions",
     "nonzero",
     "nonzero_mask",
+    "products",
     "put_plane",
     "rice_decode",
     "rice_encode",
@@ -55,7 +58,7 @@ Bytes = NDArray[np.uint8]
 MaskBits = NDArray[np.uint32]
 """One bit per entry of a tensor, set if the entry is kept."""
 
-VERSION = 3
+VERSION = 4
 """The version of the library's functions; se_codec_version() must return the same."""
 
 TRUNCATED = -1
@@ -253,6 +256,24 @@ def steps_of(bits: Bits, base: Bits) -> tuple[NDArray[np.int8], float]:
     return steps, scale.value
 
 
+# ---- sums over updates -----------------------------------------------------------------------------------------------
+
+
+def add_entries(
+    positions: Positions, values: FloatArray, *, first: int, weight: float, sums: NDArray[np.float64]
+) -> None:
+    """Add weighted entries to a stretch of sums that starts at position `first`."""
+    assert positions.size == values.size
+    _call("se_add_entries", positions, values, values.size, first, sums.size, weight, sums)
+
+
+def products(a: FloatArray, b: FloatArray, starts: NDArray[np.int64]) -> tuple[NDArray[np.float64], bool]:
+    """Per stretch: sums of (a - b)², a², b² and ab, and the non-zeros of a, b and both; also whether a is finite."""
+    assert a.size == b.size
+    out = np.zeros((starts.size - 1, 7))
+    return out, _call("se_products", a, b, starts, starts.size - 1, out) == 0
+
+
 # ---- the library -----------------------------------------------------------------------------------------------------
 
 _ARRAY, _SIZE, _COUNT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -278,6 +299,8 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_difference16": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_bf16_round": (_ARRAY, _SIZE, _ARRAY),
     "se_int8_encode": (_ARRAY, _ARRAY, _SIZE, _ARRAY, ctypes.POINTER(_FLOAT)),
+    "se_add_entries": (_ARRAY, _ARRAY, _SIZE, _WORD, _SIZE, ctypes.c_double, _ARRAY),
+    "se_products": (_ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_expand": (_ARRAY, _SIZE, _SIZE, _ARRAY, _WORD, _FLOAT, _ARRAY),
 }
 

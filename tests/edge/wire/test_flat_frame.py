@@ -26,9 +26,7 @@ def layout_of(state: State) -> FlatLayout:
 
 def frame_of(state: State, base: State | None = None, codec: Codec = "lossless") -> bytes:
     prunable = layout_of(state).weights
-    return encode_frame(
-        state, run="r", round_number=1, base_id="00", base=base, codec=codec, prunable=prunable
-    ).frame
+    return encode_frame(state, run="r", round_number=1, base_id="00", base=base, codec=codec, prunable=prunable).frame
 
 
 def bits(state: State) -> dict[str, tuple[tuple[int, ...], bytes]]:
