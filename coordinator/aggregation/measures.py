@@ -34,7 +34,9 @@ def measure(update: FlatUpdate, base: RoundBase, products: Products, near: Float
     """Measure an update, given its products with its base and the base's entries where it has its own."""
     weights = len(base.layout.weights)
     l2, cosine = distance(products, base)
-    gone = base.squares[:weights].sum() - _kept_squares(update, products, near) if base.zeros_are_pruned else 0.0
+    gone = (
+        base.squares[:weights].sum() - _kept_squares(update, products, near, weights) if base.zeros_are_pruned else 0.0
+    )
     return Measures(
         change=base.changes(update, near),
         pruned=math.sqrt(max(0.0, float(gone))),
@@ -44,9 +46,9 @@ def measure(update: FlatUpdate, base: RoundBase, products: Products, near: Float
     )
 
 
-def _kept_squares(update: FlatUpdate, products: Products, near: FloatArray) -> float:
+def _kept_squares(update: FlatUpdate, products: Products, near: FloatArray, weights: int) -> float:
     """The sum of squares of the base's entries that the update keeps."""
-    listed = float(products.listed_squares.sum())
+    listed = float(products.listed_squares[:weights].sum())
     if update.values.all():
         return listed
     # Listed, and zero all the same: a codec may round a value to zero.

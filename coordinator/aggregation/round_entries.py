@@ -53,7 +53,7 @@ class EntryFile:
     def __init__(self, folder: Path, base: RoundBase, *, block: int = BLOCK) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._handle, name = tempfile.mkstemp(dir=folder)
-        os.unlink(name)
+        Path(name).unlink()
         # Nobody else can read it, so it goes when we do, whatever becomes of the run.
         self.close = weakref.finalize(self, os.close, self._handle)
         """Give the disk's space back."""
