@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation.entry_blocks import kept_places
 from sparsyedge.coordinator.aggregation.mean import stretches
-from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
+from sparsyedge.coordinator.aggregation.round_entries import Listed, RoundEntries
+from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.wire import native_codec as native
 
 __all__ = ["Comparison", "compare"]
 
 Numbers = NDArray[np.float64]
-Change = tuple[NDArray[np.int64], Numbers]
-"""Places in a stretch, and the change there."""
 
 MOST_BLOCKS = 4
 MOST_COLUMNS = 1 << 13
@@ -52,45 +52,59 @@ def _compare_weights(updates: RoundEntries, found: Comparison, first: int, last:
     base, start = updates.base, first * updates.block
     near = base.flat.weights[start : min(last * updates.block, base.layout.weight_entries)]
 
-    def change(device: int) -> Change:
-        listed = updates.entries(updates.members[device], first, last)
-        places, values = kept_places(listed, base, start, near.size)
-        return places, values.astype(np.float64) - near[places]
+    def listed(device: int) -> Listed:
+        """What a device keeps in the stretch."""
+        entries = updates.entries(updates.members[device], first, last)
+        if entries.positions is not None:
+            return entries
+        places, values = kept_places(entries, base, start, near.size)
+        return Listed((places + start).astype(np.uint32), values)
 
-    known = {device: change(device) for device in found.peers}
+    known = {device: listed(device) for device in found.peers}
     touched = np.zeros(near.size, dtype=np.bool_)
-    for places, _ in known.values():
-        touched[places] = True
-    columns = np.flatnonzero(touched)
+    for entries in known.values():
+        touched[entries.positions - np.uint32(start)] = True
     everybody = len(known) == len(updates.members)
-    chunks: Iterable[Mapping[int, Change]] = [known]
+    chunks: Iterable[Mapping[int, Listed]] = [known]
     if not everybody:
-        chunks = ({device: change(device) for device in chunk} for chunk in _chunks(len(updates.members)))
+        chunks = ({device: listed(device) for device in chunk} for chunk in _chunks(len(updates.members)))
+    parts = _columns(touched)
     for chunk in chunks:
-        for device, (_, values) in chunk.items():
-            found.squares[device] += np.einsum("i,i->", values, values)
-        for begin in range(0, columns.size, MOST_COLUMNS):
-            part = columns[begin : begin + MOST_COLUMNS]
-            theirs = _matrix(known, part)
+        for columns in parts:
+            rows, squares = _matrix(chunk, columns, near, start)
             # numpy takes half the time for a matrix and its own transpose.
-            found.products[list(chunk)] += (theirs if everybody else _matrix(chunk, part)) @ theirs.T
+            theirs = rows if everybody else _matrix(known, columns, near, start)[0]
+            found.products[list(chunk)] += rows @ theirs.T
+            if columns is parts[0]:
+                found.squares[list(chunk)] += squares
+
+
+def _columns(touched: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
+    """Tables of the columns of places, -1 where there is none; more than one if there are many places."""
+    places, tables = np.flatnonzero(touched), []
+    for begin in range(0, max(1, places.size), MOST_COLUMNS):
+        table = np.full(touched.size, -1, dtype=np.int32)
+        part = places[begin : begin + MOST_COLUMNS]
+        table[part] = np.arange(part.size)
+        tables.append(table)
+    return tables
+
+
+def _matrix(
+    listed: Mapping[int, Listed], columns: NDArray[np.int32], base: FloatArray, start: int
+) -> tuple[Numbers, Numbers]:
+    """The changes in these columns, one row per device, and the square of each device's whole change."""
+    matrix, squares = np.zeros((len(listed), int(columns.max(initial=-1)) + 1)), np.zeros(len(listed))
+    for row, entries in enumerate(listed.values()):
+        assert entries.positions is not None
+        squares[row] = native.scatter_changes(
+            entries.positions, entries.values, base=base, first=start, columns=columns, row=matrix[row]
+        )
+    return matrix, squares
 
 
 def _chunks(devices: int) -> Iterator[range]:
     return (range(start, min(start + DEVICES, devices)) for start in range(0, devices, DEVICES))
-
-
-def _matrix(changes: Mapping[int, Change], columns: NDArray[np.int64]) -> Numbers:
-    """The changes at these places, one row per device."""
-    lookup = np.full(int(columns[-1]) + 1 - int(columns[0]), -1, dtype=np.int64)
-    lookup[columns - columns[0]] = np.arange(columns.size)
-    matrix = np.zeros((len(changes), columns.size))
-    for row, (places, values) in enumerate(changes.values()):
-        inside = slice(*np.searchsorted(places, (columns[0], columns[-1] + 1)))
-        column = lookup[places[inside] - columns[0]]
-        known = column >= 0
-        matrix[row, column[known]] = values[inside][known]
-    return matrix
 
 
 def _compare_others(updates: RoundEntries, found: Comparison) -> None:

@@ -137,13 +137,8 @@ class RoundBase:
             return max(0.0, float(self.squares[index] - sums[2]))
         # Little is missing, and the difference of two large sums would not be exact.
         assert update.positions is not None
-        nonzeros, stays = self.flat.nonzeros(index), np.zeros(held, dtype=np.bool_)
         kept = update.positions[starts[index] : starts[index + 1]]
-        places = np.searchsorted(nonzeros.positions, kept)
-        places[places == held] = 0
-        stays[places[nonzeros.positions[places] == kept]] = True
-        gone = nonzeros.values[~stays].view(np.float32).astype(np.float64)
-        return float(np.einsum("i,i->", gone, gone))
+        return native.missing_square(self.flat.nonzeros(index), kept)
 
     def changes(self, update: FlatUpdate, near: FloatArray) -> Numbers:
         """By tensor, the norm of the change to the entries that the update keeps."""

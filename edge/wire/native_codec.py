@@ -40,6 +40,7 @@ __all__ = [
     "magnitude_order",
     "mask_entries",
     "mask_positions",
+    "missing_square",
     "nonzero",
     "nonzero_mask",
     "products",
@@ -47,6 +48,7 @@ __all__ = [
     "rice_decode",
     "rice_encode",
     "rice_mask",
+    "scatter_changes",
     "split_planes",
     "steps_of",
 ]
@@ -267,6 +269,34 @@ def add_entries(
     _call("se_add_entries", positions, values, values.size, first, sums.size, weight, sums)
 
 
+def missing_square(found: Sparse, kept: Positions) -> float:
+    """The sum of squares of the values whose positions are not kept."""
+    total = ctypes.c_double()
+    _call("se_missing_square", *found, found.values.size, kept, kept.size, ctypes.byref(total))
+    return total.value
+
+
+def scatter_changes(
+    positions: Positions,
+    values: FloatArray,
+    *,
+    base: FloatArray,
+    first: int,
+    columns: NDArray[np.int32],
+    row: NDArray[np.float64],
+) -> float:
+    """Put the changes to a stretch of the base into the columns of a row; returns the sum of their squares.
+
+    Entries that are zero, or whose column is negative, are left out of the row.
+    """
+    assert positions.size == values.size
+    assert base.size == columns.size
+    square = ctypes.c_double()
+    arguments = (positions, values, values.size, base, first, base.size, columns, row, ctypes.byref(square))
+    _call("se_scatter_changes", *arguments)
+    return square.value
+
+
 def products(a: FloatArray, b: FloatArray, starts: NDArray[np.int64]) -> tuple[NDArray[np.float64], bool]:
     """Per stretch: sums of (a - b)², a², b² and ab, and the non-zeros of a, b and both; also whether a is finite."""
     assert a.size == b.size
@@ -300,6 +330,11 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_bf16_round": (_ARRAY, _SIZE, _ARRAY),
     "se_int8_encode": (_ARRAY, _ARRAY, _SIZE, _ARRAY, ctypes.POINTER(_FLOAT)),
     "se_add_entries": (_ARRAY, _ARRAY, _SIZE, _WORD, _SIZE, ctypes.c_double, _ARRAY),
+    "se_missing_square": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _SIZE, ctypes.POINTER(ctypes.c_double)),
+    "se_scatter_changes": (
+        *(_ARRAY, _ARRAY, _SIZE, _ARRAY, _WORD, _SIZE, _ARRAY, _ARRAY),
+        ctypes.POINTER(ctypes.c_double),
+    ),
     "se_products": (_ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_expand": (_ARRAY, _SIZE, _SIZE, _ARRAY, _WORD, _FLOAT, _ARRAY),
 }

@@ -36,6 +36,34 @@ int64_t se_add_entries(const uint32_t* positions, const float* values, size_t co
   return 0;
 }
 
+int64_t se_missing_square(const uint32_t* positions, const float* values, size_t count, const uint32_t* kept,
+                          size_t kept_count, double* sum) {
+  double total = 0;
+  size_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    while (next < kept_count && kept[next] < positions[i]) ++next;
+    if (next < kept_count && kept[next] == positions[i]) continue;
+    total += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  }
+  *sum = total;
+  return 0;
+}
+
+int64_t se_scatter_changes(const uint32_t* positions, const float* values, size_t count, const float* base,
+                           uint32_t first, size_t n, const int32_t* columns, double* row, double* square) {
+  double total = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t place = uint64_t{positions[i]} - first;
+    if (positions[i] < first || place >= n) return kBeyondEnd;
+    if (values[i] == 0) continue;
+    const double change = static_cast<double>(values[i]) - static_cast<double>(base[place]);
+    total += change * change;
+    if (columns[place] >= 0) row[columns[place]] = change;
+  }
+  *square += total;
+  return 0;
+}
+
 int64_t se_products(const float* a, const float* b, const int64_t* starts, size_t segments, double* out) {
   int64_t odd = 0;
   for (size_t segment = 0; segment < segments; ++segment) {
