@@ -91,7 +91,7 @@ test-fast: $(DEV_ENV)  ## tests without brokers, exports and training, for every
 	$(PYTEST) -m 'not slow and not heavy' $(TESTS)
 	$(COVERED)
 
-test: $(DEV_ENV) $(STOCK_ENV) mosquitto cross-tools  ## all tests (some: make test TESTS=tests/edge)
+test: $(DEV_ENV) $(STOCK_ENV) mosquitto nginx cross-tools  ## all tests (some: make test TESTS=tests/edge)
 	$(PYTEST) $(TESTS)
 	$(COVERED)
 
@@ -179,7 +179,7 @@ $(IMAGE)/stock/.made: hardware/arm/debian_image.py hardware/arm/initramfs.py har
 	$(BIN)/python -m sparsyedge.hardware.arm.debian_image $(IMAGE)/stock
 	@touch $@
 
-setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto cross-tools tree-tools  ## everything the other targets need
+setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto nginx cross-tools tree-tools  ## everything the other targets need
 
 # $(call make_venv,folder): a new virtual environment, or one sentence about what this machine lacks.
 define make_venv
@@ -232,10 +232,14 @@ define apt_install
 	else echo "note: $(2); install with: sudo apt-get install $(1)" >&2; [ "$${CI:-}" != true ]; fi
 endef
 
-.PHONY: mosquitto cross-tools tree-tools
+.PHONY: mosquitto nginx cross-tools tree-tools
 mosquitto:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mosquitto > /dev/null; then \
 	  $(call apt_install,mosquitto,no Mosquitto here: its tests will be skipped); fi
+
+nginx:
+	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v nginx > /dev/null; then \
+	  $(call apt_install,nginx-light,no nginx here: its tests will be skipped); fi
 
 # g++-aarch64-linux-gnu only recommends the C library's headers that it needs.
 CROSS_TOOLS := g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
