@@ -123,6 +123,9 @@ class BlobStore:
             return None
 
     def _write(self) -> None:
+        if not self._names:
+            self._path.unlink(missing_ok=True)
+            return
         ledger = Ledger(self._config.put, self._folder, tuple(sorted(self._names)))
         write_atomically(self._path, msgspec.json.encode(ledger))
 
