@@ -14,7 +14,7 @@ from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.text import one_line
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from obstore.store import ObjectStore
 
 __all__ = ["BucketShelf", "FolderShelf", "Shelf", "ShelfError", "open_shelf"]
 
@@ -87,7 +87,8 @@ class FolderShelf:
 class BucketShelf:
     """A prefix of a bucket in an S3-compatible store; the environment has its address and credentials."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, store: ObjectStore | None = None) -> None:
+        """Without `store`, opens the one that the URL names."""
         try:
             from obstore.store import S3Store
         except ImportError as error:
@@ -97,7 +98,7 @@ class BucketShelf:
             ) from error
         self._url = url
         with self._explained(ConfigError, "key `blobs.put`: "):
-            self._store: S3Store = S3Store.from_url(
+            self._store: ObjectStore = store or S3Store.from_url(
                 url,
                 client_options={"timeout": timedelta(seconds=REQUEST_S), "allow_http": True},
                 retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)},

@@ -134,10 +134,10 @@ class HttpDownload(threading.Thread):
         self._connection = connection
         if self._cancelled.is_set():
             raise _Later("given up")
-        resume = {"Range": f"bytes={have}-{self._blob.bytes - 1}"} if have else {}
-        connection.request(
-            "GET", f"{store.path}/{self._blob.sha256}", headers={"Accept-Encoding": "identity", **resume}
-        )
+        headers = {"Accept-Encoding": "identity", "Connection": "close"}
+        if have:
+            headers["Range"] = f"bytes={have}-{self._blob.bytes - 1}"
+        connection.request("GET", f"{store.path}/{self._blob.sha256}", headers=headers)
         response = connection.getresponse()
         if response.status in SOON_AGAIN:
             raise _Later(f"it answers {response.status}")
