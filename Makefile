@@ -40,7 +40,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -81,6 +81,19 @@ CASE ?=
 bench-kernels: $(DEV_ENV)  ## speed of the op cases, convolutions beside dense torch (some of them: CASE=BatchNorm)
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed "$(CASE)"
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed --selection
+
+DEVICES ?= 20
+bench-blobs: $(DEV_ENV) mosquitto nginx  ## time for devices to fetch 2 MB from Mosquitto and from nginx (DEVICES=100)
+	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.blob_speed $(DEVICES)
+
+# An S3-like server, with packages that nothing else needs.
+S3_ENV := .venv-s3
+$(S3_ENV)/bin/moto_server:
+	$(call make_venv,$(S3_ENV))
+	$(S3_ENV)/bin/pip $(INSTALL) 'moto[server]>=5,<6'
+
+test-s3: $(DEV_ENV) $(S3_ENV)/bin/moto_server  ## blobs in a bucket of a local S3-like server (installs moto)
+	SPARSYEDGE_MOTO=$(abspath $(S3_ENV))/bin/moto_server timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_bucket.py
 
 # pyproject.toml limits the time of each test. The suite has no limit: a busy machine may take longer.
 # COVERAGE=yes ends with the share of our lines that ran in the tests' own processes.
@@ -252,7 +265,7 @@ tree-tools: cross-tools
 	  $(call apt_install,mmdebstrap,no mmdebstrap here: no Debian tree for ARM can be made); fi
 
 clean:  ## remove what was built and installed
-	rm -rf $(VENV) $(STOCK) .typing build dist
+	rm -rf $(VENV) $(STOCK) $(S3_ENV) .typing build dist
 
 # --- releases, and other Pythons: docs/how-to/releasing.md ---------------------------------------------------------------
 

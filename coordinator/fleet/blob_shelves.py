@@ -22,6 +22,7 @@ REQUEST_S = 60
 RETRIES = 3
 RETRY_S = 20
 """The run waits meanwhile."""
+MAX_REASON = 120
 PUBLIC_FOLDER, PUBLIC_FILE = 0o755, 0o644
 """The web server is another user, and a coordinator makes private files otherwise."""
 
@@ -122,6 +123,10 @@ class BucketShelf:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            # Below its first line is a dump for programmers.
-            reason = one_line(str(error).partition("\n")[0])
-            raise kind(f"{prefix}{self._url}: {reason}") from error
+            raise kind(f"{prefix}{self._url}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error of obstore says, without the request before it, the server's page, and a dump for programmers."""
+    line = str(error).partition("\n")[0].rpartition(" - ")[2]
+    return one_line(line.partition("<")[0].rstrip(": "), MAX_REASON)
