@@ -31,7 +31,9 @@ READ_BY_ALL = {
 
 
 def put(url: str, content: bytes = b"") -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, data=content, method="PUT"), timeout=START_S):
+    # Without a type, urllib says that the content is a form.
+    headers = {"Content-Type": "application/octet-stream"}
+    with urllib.request.urlopen(urllib.request.Request(url, content, headers, method="PUT"), timeout=START_S):
         pass
 
 
