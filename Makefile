@@ -287,7 +287,7 @@ DEVICE_TESTS ?= tests/ci tests/edge tests/fuzz tests/hardware tests/native
 # What tests use beside the product: digits, and graphs of single ops.
 DEMO_TOOLS := 'amqtt>=0.11.3,<0.13' matplotlib tomli-w
 DEVICE_TOOLS := hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
-test-device: mosquitto  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
+test-device: mosquitto nginx  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
 	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
 	rm -rf $(DEVICE_VENV)
 	$(PYTHON) -m venv $(DEVICE_VENV)
