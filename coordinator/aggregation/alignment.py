@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation.entry_blocks import kept_places
 from sparsyedge.coordinator.aggregation.mean import stretches
-from sparsyedge.coordinator.aggregation.round_entries import Listed, RoundEntries
+from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
 from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire import native_codec as native
+from sparsyedge.edge.wire.native_codec import Positions
 
 __all__ = ["Comparison", "compare"]
 
 Numbers = NDArray[np.float64]
+Kept = tuple[Positions, FloatArray]
+"""Positions and values that a device keeps."""
 
 MOST_BLOCKS = 4
 MOST_COLUMNS = 1 << 13
@@ -52,20 +55,20 @@ def _compare_weights(updates: RoundEntries, found: Comparison, first: int, last:
     base, start = updates.base, first * updates.block
     near = base.flat.weights[start : min(last * updates.block, base.layout.weight_entries)]
 
-    def listed(device: int) -> Listed:
+    def listed(device: int) -> Kept:
         """What a device keeps in the stretch."""
         entries = updates.entries(updates.members[device], first, last)
         if entries.positions is not None:
-            return entries
+            return entries.positions, entries.values
         places, values = kept_places(entries, base, start, near.size)
-        return Listed((places + start).astype(np.uint32), values)
+        return (places + start).astype(np.uint32), values
 
     known = {device: listed(device) for device in found.peers}
     touched = np.zeros(near.size, dtype=np.bool_)
-    for entries in known.values():
-        touched[entries.positions - np.uint32(start)] = True
+    for positions, _ in known.values():
+        touched[positions - np.uint32(start)] = True
     everybody = len(known) == len(updates.members)
-    chunks: Iterable[Mapping[int, Listed]] = [known]
+    chunks: Iterable[Mapping[int, Kept]] = [known]
     if not everybody:
         chunks = ({device: listed(device) for device in chunk} for chunk in _chunks(len(updates.members)))
     parts = _columns(touched)
@@ -91,14 +94,13 @@ def _columns(touched: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
 
 
 def _matrix(
-    listed: Mapping[int, Listed], columns: NDArray[np.int32], base: FloatArray, start: int
+    listed: Mapping[int, Kept], columns: NDArray[np.int32], base: FloatArray, start: int
 ) -> tuple[Numbers, Numbers]:
     """The changes in these columns, one row per device, and the square of each device's whole change."""
     matrix, squares = np.zeros((len(listed), int(columns.max(initial=-1)) + 1)), np.zeros(len(listed))
-    for row, entries in enumerate(listed.values()):
-        assert entries.positions is not None
+    for row, (positions, values) in enumerate(listed.values()):
         squares[row] = native.scatter_changes(
-            entries.positions, entries.values, base=base, first=start, columns=columns, row=matrix[row]
+            positions, values, base=base, first=start, columns=columns, row=matrix[row]
         )
     return matrix, squares
 
