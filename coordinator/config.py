@@ -14,6 +14,7 @@ from sparsyedge.coordinator.rounds.cohort import Policy
 from sparsyedge.coordinator.run_tables import file_config
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
+from sparsyedge.edge.cores import MAX_THREADS, available_cores
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.edge.model.training import TrainingConfig, training_of
@@ -97,6 +98,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """Seeds the choice of cohorts and the order of batches."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     """How many threads to use for evaluation."""
+    ingest_workers: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = 1
+    """How many processes check and sum updates, at most one per core; 1 leaves it to the coordinator's own."""
     eval_every: Positive = 1
     """Rounds between evaluations; the last round is always evaluated."""
     broker: BrokerConfig = BrokerConfig()
@@ -183,6 +186,11 @@ def check_run_config(config: RunConfig) -> None:
         )
     if config.aggregation is not None:
         check_aggregation(config.aggregation, cohort_size=config.cohort_size)
+    if config.ingest_workers > available_cores():
+        raise ConfigError(
+            f"key `ingest_workers` has value {config.ingest_workers}: this process may use {available_cores()} cores; "
+            f"allowed are 1 to {available_cores()}"
+        )
     if config.blobs is not None:
         check_blobs(config.blobs)
     rate = config.learning_rate

@@ -15,12 +15,14 @@ from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire import native_codec as native
 from sparsyedge.edge.wire.native_codec import Positions
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare", "compare_stretches"]
 
 Numbers = NDArray[np.float64]
 Kept = tuple[Positions, FloatArray]
 """Positions and values that a device keeps."""
 
+PARTS = 8
+"""Parts of the model that workers share."""
 MOST_BLOCKS = 4
 MOST_COLUMNS = 1 << 13
 DEVICES = 256
@@ -44,10 +46,26 @@ def compare(updates: RoundEntries, peers: Sequence[int]) -> Comparison:
     """
     devices = len(updates.members)
     found = Comparison(np.zeros((devices, len(peers))), np.zeros(devices), peers)
-    for first, last in stretches(updates.blocks, MOST_BLOCKS):
-        _compare_weights(updates, found, first, last)
+    # The bits depend on how the model is cut, so they must not depend on who works on which part.
+    parts = list(stretches(updates.blocks, max(1, -(-updates.blocks // PARTS))))
+    comparisons = compare_stretches if updates.workers is None else updates.workers.comparisons
+    for products, squares in comparisons(updates, parts, peers):
+        found.products[...] += products
+        found.squares[...] += squares
     _compare_others(updates, found)
     return found
+
+
+def compare_stretches(
+    updates: RoundEntries, parts: Sequence[tuple[int, int]], peers: Sequence[int]
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """The products and squares of each part of the weights, in order."""
+    devices = len(updates.members)
+    for begin, end in parts:
+        found = Comparison(np.zeros((devices, len(peers))), np.zeros(devices), peers)
+        for first in range(begin, end, MOST_BLOCKS):
+            _compare_weights(updates, found, first, min(first + MOST_BLOCKS, end))
+        yield found.products, found.squares
 
 
 def _compare_weights(updates: RoundEntries, found: Comparison, first: int, last: int) -> None:

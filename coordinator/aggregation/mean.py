@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from sparsyedge.edge.wire import native_codec as native
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
 from sparsyedge.edge.wire.native_codec import Positions
 
-__all__ = ["average", "gathered", "mean_of_others", "stretches"]
+__all__ = ["average", "gathered", "means_of_stretches", "stretches"]
 
 Numbers = NDArray[np.float64]
 
@@ -30,16 +30,23 @@ def average(updates: RoundEntries, *, senders_only: bool = False) -> FlatUpdate:
     total = sum(member.weight for member in updates.members)
     if total == 0:
         raise ValueError("average of no updates")
-    parts = (
-        (first * updates.block, _mean_of_stretch(updates, first, last, total, senders_only=senders_only))
-        for first, last in stretches(updates.blocks)
-    )
-    return gathered(parts, mean_of_others(updates, total), updates)
+    cut = list(stretches(updates.blocks))
+    means = means_of_stretches if updates.workers is None else updates.workers.means
+    parts = means(updates, cut, total=total, senders_only=senders_only)
+    return gathered(parts, _mean_of_others(updates, total), updates)
 
 
 def stretches(blocks: int, length: int = STRETCH_BLOCKS) -> Iterator[tuple[int, int]]:
     """The first and the last block of each stretch."""
     return ((first, min(first + length, blocks)) for first in range(0, blocks, length))
+
+
+def means_of_stretches(
+    updates: RoundEntries, cut: Sequence[tuple[int, int]], *, total: float, senders_only: bool
+) -> Iterator[tuple[int, FloatArray]]:
+    """The start and the mean of each stretch, in order."""
+    for first, last in cut:
+        yield first * updates.block, _mean_of_stretch(updates, first, last, total, senders_only=senders_only)
 
 
 def _mean_of_stretch(updates: RoundEntries, first: int, last: int, total: float, *, senders_only: bool) -> FloatArray:
@@ -66,7 +73,7 @@ def _add(sums: Numbers, listed: Listed, weight: float, first: int) -> None:
         native.add_entries(listed.positions, listed.values, first=first, weight=weight, sums=sums)
 
 
-def mean_of_others(updates: RoundEntries, total: float) -> FloatArray:
+def _mean_of_others(updates: RoundEntries, total: float) -> FloatArray:
     """The mean of the tensors that are not pruned; frozen ones stay as they are."""
     base = updates.base.flat.others
     sums = np.zeros(int(updates.moving.sum()))

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
 from sparsyedge.edge.wire.native_codec import Positions
 
-__all__ = ["BLOCK", "EntryFile", "Listed", "Member", "Place", "RoundEntries"]
+__all__ = ["BLOCK", "EntryFile", "Listed", "Member", "Place", "RoundEntries", "StretchWorkers"]
 
 BLOCK = 1 << 14
 """Entries of the model per block, the step of the index; stretches start and end at blocks."""
@@ -37,6 +37,8 @@ class Place(NamedTuple):
     entries: int
     ends: NDArray[np.int32] | None
     """How many entries lie before each block; None if the update has all entries."""
+    file: int = 0
+    """Which of the round's files it is in: each worker process writes its own."""
 
 
 class Listed(NamedTuple):
@@ -50,12 +52,11 @@ class Listed(NamedTuple):
 class EntryFile:
     """An unnamed file with the entries of updates, in any order."""
 
-    def __init__(self, folder: Path, base: RoundBase, *, block: int = BLOCK) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._handle, name = tempfile.mkstemp(dir=folder)
-        Path(name).unlink()
-        # Nobody else can read it, so it goes when we do, whatever becomes of the run.
-        self.close = weakref.finalize(self, os.close, self._handle)
+    def __init__(self, handle: int, base: RoundBase, *, number: int = 0, block: int = BLOCK) -> None:
+        """Use an open file; it is closed with this object. `number` says which of the round's files it is."""
+        self.handle = handle
+        self._number = number
+        self.close = weakref.finalize(self, os.close, handle)
         """Give the disk's space back."""
         self.block = block
         """Entries of the model per step of the index."""
@@ -65,13 +66,22 @@ class EntryFile:
         self._bounds = np.arange(self.blocks + 1, dtype=np.int64) * block
         self._moving = None if self.moving.all() else np.flatnonzero(self.moving)
         self._others = int(self.moving.sum())
-        self._end = 0
+        self.end = 0
+        """Where the next update goes."""
+
+    @classmethod
+    def create(cls, folder: Path, base: RoundBase, *, number: int = 0, block: int = BLOCK) -> Self:
+        """A new file without a name in this folder: it goes when we do, whatever becomes of the run."""
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder)
+        Path(name).unlink()
+        return cls(handle, base, number=number, block=block)
 
     def append(self, update: FlatUpdate) -> Place:
         """Write an update; nothing of it needs to survive this process."""
         others = update.others if self._moving is None else update.others[self._moving]
         parts = [update.values, others] if update.positions is None else [update.positions, update.values, others]
-        place = Place(self._end, update.values.size, self._ends(update.positions))
+        place = Place(self.end, update.values.size, self._ends(update.positions), self._number)
         for part in parts:
             self._write(part)
         return place
@@ -82,8 +92,8 @@ class EntryFile:
     def _write(self, part: NDArray[Any]) -> None:
         content = part.data.cast("B") if part.size else memoryview(b"")
         while content:
-            written = os.pwrite(self._handle, content, self._end)
-            self._end += written
+            written = os.pwrite(self.handle, content, self.end)
+            self.end += written
             content = content[written:]
 
     def read(self, place: Place, first: int, last: int) -> Listed:
@@ -105,7 +115,7 @@ class EntryFile:
         buffer = np.empty(count, dtype=dtype)
         left = buffer.data.cast("B") if count else memoryview(b"")
         while left:
-            read = os.preadv(self._handle, [left], offset)
+            read = os.preadv(self.handle, [left], offset)
             if read == 0:
                 raise OSError("the file of a round's updates is shorter than what was written to it")
             left, offset = left[read:], offset + read
@@ -122,23 +132,39 @@ class Member:
     """Factor by tensor to scale its change with; omits tensors that are not clipped."""
 
 
+class StretchWorkers(Protocol):
+    """Processes that can read a round's files. What they compute does not depend on how many there are."""
+
+    def means(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], *, total: float, senders_only: bool
+    ) -> Iterator[tuple[int, FloatArray]]:
+        """The start and the mean of each stretch of the weights, in order."""
+
+    def comparisons(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], peers: Sequence[int]
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """What each of these stretches adds to the products and to the squares of devices, in order."""
+
+
 @dataclass(frozen=True)
 class RoundEntries:
     """The updates of a round in device order, weighed and clipped."""
 
     base: RoundBase
-    file: EntryFile
+    files: Sequence[EntryFile]
     members: Sequence[Member]
+    workers: StretchWorkers | None = None
+    """Other processes that share the work on stretches."""
 
     @property
     def blocks(self) -> int:
         """How many blocks the weights have."""
-        return self.file.blocks
+        return self.files[0].blocks
 
     @property
     def block(self) -> int:
         """Entries per block."""
-        return self.file.block
+        return self.files[0].block
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -155,12 +181,12 @@ class RoundEntries:
 
     def entries(self, member: Member, first: int, last: int) -> Listed:
         """The entries of one update in these blocks."""
-        found = self.file.read(member.place, first, last)
+        found = self.files[member.place.file].read(member.place, first, last)
         return self._clipped(found, member.scales, first * self.block) if member.scales else found
 
     def others(self, member: Member) -> FloatArray:
         """The other tensors of one update, without frozen ones."""
-        values, base = self.file.read_others(member.place), self.base
+        values, base = self.files[member.place.file].read_others(member.place), self.base
         clipped = [name for name in base.layout.others if name in member.scales]
         if not clipped:
             return values
@@ -174,7 +200,7 @@ class RoundEntries:
     @property
     def moving(self) -> NDArray[np.bool_]:
         """Which entries of the other tensors are not frozen."""
-        return self.file.moving
+        return self.files[0].moving
 
     def _clipped(self, found: Listed, scales: Mapping[str, float], start: int) -> Listed:
         base, layout = self.base, self.base.layout

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sparsyedge.coordinator.aggregation.update_checks import max_update_bytes
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.model.update_checks import max_update_bytes
 from sparsyedge.coordinator.rounds.stages import Plan
 from sparsyedge.edge.model.artifacts import Manifest
 

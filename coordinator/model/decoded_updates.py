@@ -1,15 +1,21 @@
-"""The decoded updates of the open round: where their entries are, and what was measured of them."""
+"""The decoded updates of the open round: where their entries are, and what was measured of them.
+
+They are decoded here, or by worker processes if the run has any.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparsyedge.coordinator.aggregation.measures import Measures
-from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.aggregation.round_entries import EntryFile, Member, Place, RoundEntries
-from sparsyedge.coordinator.model.update_checks import Verified
+from sparsyedge.coordinator.aggregation.update_checks import verify_update
+from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.workers import jobs
+from sparsyedge.coordinator.workers.pool import WorkerPool
+from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
 
 __all__ = ["Decoded", "DecodedUpdates"]
@@ -26,12 +32,17 @@ class Decoded:
 
 
 class DecodedUpdates:
-    """By hash, the updates that this process has decoded. A new process begins with none."""
+    """By hash, the updates to the present model that this process has decoded. A new process begins with none."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: EntryFile | None = None
+    def __init__(self, run: str, model: GlobalModel, folder: Path, pool: WorkerPool | None) -> None:
+        self._run = run
+        self._model = model
+        self._pool = pool
+        self._files = pool.files if pool else [EntryFile.create(folder, model.base)]
         self._found: dict[str, Decoded] = {}
+        self._asked: dict[int, str] = {}
+        if pool:
+            pool.begin(model.id)
 
     def __contains__(self, update: str) -> bool:
         return update in self._found
@@ -39,32 +50,75 @@ class DecodedUpdates:
     def __getitem__(self, update: str) -> Decoded:
         return self._found[update]
 
-    def add(self, update: str, verified: Verified, base: RoundBase) -> None:
-        """Keep an update, by its hash, until the round is over."""
-        if self._file is None:
-            self._file = EntryFile(self._folder, base)
+    @property
+    def is_busy(self) -> bool:
+        """Whether updates are being decoded."""
+        return bool(self._asked)
+
+    def decode(self, update: str, frame: bytes, *, round_number: int) -> None:
+        """Decode the update with this hash here and now; raises FrameError if it must not be averaged."""
+        model = self._model
+        verified = verify_update(frame, model.base, run=self._run, round_number=round_number, base_id=model.id)
         if update not in self._found:
-            place = self._file.append(verified.update)
+            place = self._files[0].append(verified.update)
             self._found[update] = Decoded(place, verified.measures, verified.update.entries)
 
-    def entries(self, base: RoundBase, members: Iterable[tuple[str, float, Mapping[str, float]]]) -> RoundEntries:
-        """These updates (hash, weight, scales by tensor) in this order."""
-        assert self._file is not None
-        found = [Member(self._found[update].place, weight, scales) for update, weight, scales in members]
-        return RoundEntries(base, self._file, found)
+    def ask(self, update: str, frame: bytes, *, round_number: int) -> bool:
+        """Have a worker decode an update; False if there is none, or it is decoded already."""
+        if self._pool is None or update in self._found:
+            return False
+        self._asked[self._pool.submit(frame, round_number=round_number)] = update
+        return True
 
-    def update(self, update: str, base: RoundBase) -> FlatUpdate:
+    def answers(self, timeout_s: float = 0.0) -> Iterator[tuple[str, str]]:
+        """The hash of each update that a worker is done with, and why it must not be averaged, if so."""
+        if self._pool is None or not self._asked:
+            return
+        for answer in self._pool.collect(timeout_s):
+            update = self._asked.pop(answer.job, None)
+            if update is None:
+                continue
+            if isinstance(answer, jobs.Verified):
+                self._found.setdefault(update, Decoded(answer.place, answer.measures, answer.travelled))
+                yield update, ""
+            elif isinstance(answer, jobs.Refused):
+                yield update, answer.reason
+
+    def decode_all(self, frames: Iterable[tuple[str, bytes]], *, round_number: int) -> None:
+        """Decode updates that an earlier process has accepted, by hash; raises FrameError if one cannot be averaged."""
+        for update, frame in frames:
+            if not self.ask(update, frame, round_number=round_number):
+                self.decode(update, frame, round_number=round_number)
+            # Frames must not pile up.
+            while self._pool and len(self._asked) > 2 * len(self._files):
+                self._raise_refusals()
+        while self.is_busy:
+            self._raise_refusals()
+
+    def _raise_refusals(self) -> None:
+        for _, reason in self.answers(timeout_s=1.0):
+            if reason:
+                raise FrameError(reason)
+
+    def entries(self, members: Iterable[tuple[str, float, Mapping[str, float]]]) -> RoundEntries:
+        """These updates (hash, weight, scales by tensor) in this order."""
+        found = [Member(self._found[update].place, weight, scales) for update, weight, scales in members]
+        return RoundEntries(self._model.base, self._files, found, self._pool)
+
+    def update(self, update: str) -> FlatUpdate:
         """One update, whole."""
-        assert self._file is not None
-        found = self._found[update]
-        listed = self._file.read(found.place, 0, self._file.blocks)
+        found, base = self._found[update], self._model.base
+        file = self._files[found.place.file]
+        listed = file.read(found.place, 0, file.blocks)
         others = base.flat.others.copy()
-        others[self._file.moving] = self._file.read_others(found.place)
+        others[file.moving] = file.read_others(found.place)
         return FlatUpdate(listed.positions, listed.values, others, found.entries)
 
-    def clear(self) -> None:
-        """Forget the round's updates, and give their space on disk back."""
+    def begin(self) -> None:
+        """Forget the last round's updates: the model is another now. Their space on disk is used again."""
         self._found.clear()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._asked.clear()
+        if self._pool:
+            self._pool.begin(self._model.id)
+        else:
+            self._files[0].end = 0

@@ -39,8 +39,16 @@ class GlobalModel:
     deltas: tuple[Delta, ...] = ()
     """Differences for devices that hold an earlier version, the latest of those versions first."""
 
-    def __init__(self, config: RunConfig, artifacts: Artifacts, initial: State, *, round_number: int = 1) -> None:
-        """Open the version that a round starts from; round 1 starts from `initial`.
+    def __init__(
+        self,
+        config: RunConfig,
+        artifacts: Artifacts,
+        initial: State,
+        *,
+        round_number: int = 1,
+        into: State | None = None,
+    ) -> None:
+        """Open the version that a round starts from; round 1 starts from `initial`. Its tensors are those of `into`.
 
         `initial` is the checkpoint's model, unless the config names another.
         """
@@ -63,7 +71,7 @@ class GlobalModel:
             frame = self._encode(initial, round_number=1, base_id=identity)
             self._files.save(Version(round=1, model_id=identity, frame=frame))
         self._layout = layout_of(self._manifest)
-        self._state = self._layout.empty()
+        self._state = self._layout.empty() if into is None else into
         self.present(self._files.load(round_number))
 
     @property

@@ -44,15 +44,15 @@ class RoundAverage:
             claims,
             {device: decoded[update].measures for device, update in hashes.items()},
             base,
-            pruned_exactly=lambda device: pruned_exactly(decoded.update(hashes[device], base), base),
+            pruned_exactly=lambda device: pruned_exactly(decoded.update(hashes[device]), base),
         )
 
     def combine(
-        self, round_number: int, hashes: dict[str, str], shares: dict[str, Share], base: RoundBase
+        self, round_number: int, hashes: dict[str, str], shares: dict[str, Share]
     ) -> tuple[FlatUpdate, dict[str, Share]]:
         """Return the average with the method's mask, and what each update counted for in it."""
         updates = self._updates.decoded.entries(
-            base, [(hashes[device], _weight(share), share.scales) for device, share in shares.items()]
+            [(hashes[device], _weight(share), share.scales) for device, share in shares.items()]
         )
         context = RoundContext(seed=self._config.seed, round_number=round_number)
         combined = mean(updates) if self._rule is None else self._rule.combine(updates, context)

@@ -53,7 +53,7 @@ class RoundClosing:
         model, manifest = self._model, self._manifest
         hashes = self._updates.decode(round_number, devices)
         shares = self._average.judge(round_number, hashes, model.base)
-        average, shares = self._average.combine(round_number, hashes, shares, model.base)
+        average, shares = self._average.combine(round_number, hashes, shares)
         version = model.next_version(average.tensors(model.base.layout), round_number=round_number + 1)
         del average
         # Lossy codecs change the average, so the figures describe the model that devices will decode.
@@ -64,6 +64,7 @@ class RoundClosing:
             measured=[self._updates.decoded[update].measures for update in hashes.values()],
         )
         model.present(version)
+        self._updates.decoded.begin()
         due = round_number == self._config.rounds or round_number % self._config.eval_every == 0
         evaluation = self._evaluate(model.state) if due else None
         levels = evaluate_levels(self._evaluate, model.state, manifest) if due else {}

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.decoded_updates import DecodedUpdates
-from sparsyedge.coordinator.model.global_model import GlobalModel
-from sparsyedge.coordinator.model.update_checks import verify_update
 from sparsyedge.coordinator.model.update_files import UpdateFiles
 from sparsyedge.coordinator.record.store import AcceptedUpdate, Store
 from sparsyedge.edge.errors import RunError
@@ -20,21 +18,22 @@ __all__ = ["RoundUpdates"]
 class RoundUpdates:
     """Takes updates to the present model: call `verify` first, then `accept`."""
 
-    def __init__(self, config: RunConfig, *, model: GlobalModel, store: Store) -> None:
+    def __init__(self, config: RunConfig, *, decoded: DecodedUpdates, store: Store) -> None:
         self._config = config
-        self._model = model
         self._store = store
         self._files = UpdateFiles(config.run_path)
-        self.decoded = DecodedUpdates(config.run_path / "updates")
+        self.decoded = decoded
 
-    def verify(self, offer: Offer, frame: bytes) -> None:
-        """Raise FrameError for an update that must not be averaged; the caller has checked the frame's hash."""
-        self._decode(offer.update.sha256, frame, round_number=offer.round)
+    def verify(self, offer: Offer, frame: bytes) -> bool:
+        """Check an update; raises FrameError if it must not be averaged. The caller has checked the frame's hash.
 
-    def _decode(self, update: str, frame: bytes, *, round_number: int) -> None:
-        model, run = self._model, self._config.name
-        verified = verify_update(frame, model.base, run=run, round_number=round_number, base_id=model.id)
-        self.decoded.add(update, verified, model.base)
+        False if a worker process checks it: `decoded.answers` will say.
+        """
+        update = offer.update.sha256
+        if self.decoded.ask(update, frame, round_number=offer.round):
+            return False
+        self.decoded.decode(update, frame, round_number=offer.round)
+        return True
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
         """Keep a verified update; it is durable when this returns."""
@@ -56,11 +55,9 @@ class RoundUpdates:
         After a restart this decodes what an earlier process accepted.
         """
         hashes = self._store.accepted(round_number)
-        for device in devices:
-            if hashes[device] not in self.decoded:
-                self._decode(
-                    hashes[device], self._read(round_number, device, hashes[device]), round_number=round_number
-                )
+        missing = [device for device in devices if hashes[device] not in self.decoded]
+        frames = ((hashes[device], self._read(round_number, device, hashes[device])) for device in missing)
+        self.decoded.decode_all(frames, round_number=round_number)
         return {device: hashes[device] for device in devices}
 
     def _read(self, round_number: int, device: str, sha256: str) -> bytes:
@@ -74,5 +71,4 @@ class RoundUpdates:
 
     def drop(self, round_number: int) -> None:
         """Remove the updates of this round and of all before it, once the round is recorded."""
-        self.decoded.clear()
         self._files.drop(round_number)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparsyedge.coordinator.aggregation.influence import Influence
-from sparsyedge.coordinator.aggregation.round_base import RoundBase
+from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.aggregation.rules import make_rule
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.model.decoded_updates import DecodedUpdates
 from sparsyedge.coordinator.model.evaluate import Evaluate
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.model.round_average import RoundAverage
 from sparsyedge.coordinator.model.round_closing import RoundClosing
 from sparsyedge.coordinator.model.round_updates import RoundUpdates
 from sparsyedge.coordinator.record.store import Store
+from sparsyedge.coordinator.workers.pool import WorkerPool
+from sparsyedge.coordinator.workers.shared_model import SharedModel
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.tensors import State
 
@@ -27,6 +30,12 @@ class RunModel:
     present: GlobalModel
     updates: RoundUpdates
     closing: RoundClosing
+    pool: WorkerPool | None = None
+
+    def close(self) -> None:
+        """End the run's worker processes."""
+        if self.pool:
+            self.pool.close()
 
 
 def open_model(
@@ -45,12 +54,18 @@ def open_model(
         rule = make_rule(bounded, manifest.method)
         factor = bounded.clip or rule.clip
         influence = Influence(bounded, factor=factor, told=store.adjusted_devices())
-    model = GlobalModel(config, artifacts, initial, round_number=round_number)
-    updates = RoundUpdates(config, model=model, store=store)
+    layout, count = layout_of(manifest), config.ingest_workers
+    shared = SharedModel(layout) if count > 1 else None
+    into = shared.state if shared else layout.empty()
+    model = GlobalModel(config, artifacts, initial, round_number=round_number, into=into)
+    folder, pool = config.run_path / "updates", None
+    if shared:
+        pool = WorkerPool(count, run=config.name, manifest=manifest, model=shared, base=model.base, folder=folder)
+    updates = RoundUpdates(config, decoded=DecodedUpdates(config.name, model, folder, pool), store=store)
     updates.drop(round_number - 1)
     average = RoundAverage(config, updates=updates, store=store, rule=rule, influence=influence)
     beginning = RoundBase(manifest, model.base.layout, initial)
     closing = RoundClosing(
         config, manifest, beginning, model=model, updates=updates, average=average, evaluate=evaluate, store=store
     )
-    return RunModel(model, updates, closing)
+    return RunModel(model, updates, closing, pool)

@@ -14,7 +14,7 @@ from fixtures.dense_way import change_norms, round_of
 from sparsyedge.coordinator.aggregation.measures import Measures, measure, pruned_exactly
 from sparsyedge.coordinator.aggregation.norms import clip_scales, share_left, trust_of
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
-from sparsyedge.coordinator.model.update_checks import nonzero_budget
+from sparsyedge.coordinator.aggregation.update_checks import nonzero_budget
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State, count_nonzero

@@ -16,6 +16,7 @@ from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
 from fixtures.secured import make_member
 
 from sparsyedge.coordinator.aggregation.rules import RULES
+from sparsyedge.coordinator.aggregation.update_checks import max_update_bytes
 from sparsyedge.coordinator.aggregation_config import DEFAULT_RULE
 from sparsyedge.coordinator.authority.artifact_signing import sign
 from sparsyedge.coordinator.authority.authority import Authority
@@ -23,7 +24,6 @@ from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.refusals import TOLD_PER_MINUTE
 from sparsyedge.coordinator.fleet.revoked_devices import BANNED
-from sparsyedge.coordinator.model.update_checks import max_update_bytes
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store

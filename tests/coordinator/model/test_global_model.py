@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from fixtures.reports import plain_report
 
+from sparsyedge.coordinator.aggregation import update_checks
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.announcements import Announcements
 from sparsyedge.coordinator.fleet.publisher import Publisher
-from sparsyedge.coordinator.model import update_checks
 from sparsyedge.coordinator.model.deliver import deliver_model
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.model.model_files import ModelFiles

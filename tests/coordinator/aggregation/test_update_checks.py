@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
-from sparsyedge.coordinator.model.update_checks import max_update_bytes, nonzero_budget, verify_update
+from sparsyedge.coordinator.aggregation.update_checks import max_update_bytes, nonzero_budget, verify_update
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import prune_global

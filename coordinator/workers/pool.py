@@ -1,0 +1,250 @@
+"""The leader's side of the worker processes: gives each one job at a time, and replaces one that dies."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import subprocess
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.coordinator.aggregation.round_base import RoundBase
+from sparsyedge.coordinator.aggregation.round_entries import EntryFile, RoundEntries
+from sparsyedge.coordinator.workers import jobs
+from sparsyedge.coordinator.workers.shared_model import SharedModel
+from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.model.artifacts import Manifest
+from sparsyedge.edge.tensors import FloatArray
+
+__all__ = ["WorkerPool"]
+
+log = logging.getLogger(__name__)
+
+MOST_DEATHS = 3
+"""A job that takes down this many workers is given up."""
+END_S = 5.0
+COMMAND = "from sparsyedge.coordinator.workers.worker import main; main()"
+
+
+@dataclass
+class _Task:
+    message: jobs.Verify | jobs.Sum | jobs.Compare
+    frame: bytes | None = None
+    deaths: int = 0
+
+
+class _Worker:
+    """One process, its socket, and the job that it has."""
+
+    def __init__(self, number: int, setup: jobs.Setup) -> None:
+        self.number = number
+        ours, theirs = socket.socketpair()
+        with theirs:
+            handles = (theirs.fileno(), setup.model, *setup.files)
+            # Threads of BLAS would compete with the other workers.
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=handles,
+                env=environment,
+            )
+        self.link = Connection(ours.detach())
+        self.task: _Task | None = None
+        self.link.send_bytes(jobs.encode(setup))
+
+    def give(self, task: _Task) -> None:
+        self.task = task
+        self.link.send_bytes(jobs.encode(task.message))
+        if task.frame is not None:
+            self.link.send_bytes(task.frame)
+
+    def end(self) -> None:
+        """Close the socket, which ends the process."""
+        self.link.close()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class WorkerPool:
+    """Worker processes that read the shared model and a file of entries each.
+
+    `submit` and `collect` are for updates as they arrive; `means` and `comparisons` block until all is done.
+    """
+
+    def __init__(self, count: int, *, run: str, manifest: Manifest, model: SharedModel, base: RoundBase, folder: Path):
+        self._run = run
+        self._manifest = msgspec.json.encode(manifest)
+        self._model = model
+        self.files = [EntryFile.create(folder, base, number=number) for number in range(count)]
+        self._ends = [0] * count
+        self._model_id = ""
+        self._numbers = itertools.count(1)
+        self._queue: deque[_Task] = deque()
+        self._answers: deque[jobs.Answer] = deque()
+        self._workers = [_Worker(number, self._setup(number)) for number in range(count)]
+        # A run that fails leaves no process behind.
+        self.close = weakref.finalize(self, _end_all, self._workers)
+        """End all workers."""
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the worker processes."""
+        return [worker.process.pid for worker in self._workers]
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer may come."""
+        return bool(self._queue or self._answers) or any(worker.task for worker in self._workers)
+
+    def begin(self, model_id: str) -> None:
+        """Start a round from the model that is in the shared memory now; forgets the last round's updates."""
+        self._model_id = model_id
+        self._ends = [0] * len(self._workers)
+        self._queue.clear()
+        self._answers.clear()
+        for worker in self._workers:
+            self._tell(worker, jobs.Begin(model_id=model_id))
+
+    def submit(self, frame: bytes, *, round_number: int) -> int:
+        """Have an update verified; returns the number of the job."""
+        number = next(self._numbers)
+        # The worker that takes it says where its entries go.
+        self._queue.append(_Task(jobs.Verify(job=number, round=round_number, end=0), frame))
+        self._hand_out()
+        return number
+
+    def collect(self, timeout_s: float = 0.0) -> list[jobs.Answer]:
+        """The answers that have come, waiting for one if there is none."""
+        self._hand_out()
+        if not self._answers:
+            self._receive(timeout_s)
+        answers = list(self._answers)
+        self._answers.clear()
+        return answers
+
+    # ---- the end of a round ------------------------------------------------------------------------------------------
+
+    def means(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], *, total: float, senders_only: bool
+    ) -> Iterator[tuple[int, FloatArray]]:
+        """The start and the mean of each stretch of the weights, in order."""
+        members = [jobs.PackedMember.of(member) for member in updates.members]
+        each = -(-len(stretches) // len(self._workers))
+        parts = [list(stretches[start : start + each]) for start in range(0, len(stretches), each)]
+        asked = [
+            jobs.Sum(job=next(self._numbers), stretches=part, members=members, total=total, senders_only=senders_only)
+            for part in parts
+        ]
+        for part, answer in zip(parts, self._ask(asked), strict=True):
+            assert isinstance(answer, jobs.Summed)
+            whole = np.zeros(sum(answer.sizes), dtype=np.float32)
+            whole[np.frombuffer(answer.positions, dtype=np.uint32)] = np.frombuffer(answer.values, dtype=np.float32)
+            yield part[0][0] * updates.block, whole
+
+    def comparisons(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], peers: Sequence[int]
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """What each of these stretches adds to the products and to the squares of devices, in order."""
+        members = [jobs.PackedMember.of(member) for member in updates.members]
+        asked = [
+            jobs.Compare(job=next(self._numbers), stretch=stretch, members=members, peers=list(peers))
+            for stretch in stretches
+        ]
+        for answer in self._ask(asked):
+            assert isinstance(answer, jobs.Compared)
+            products = np.frombuffer(answer.products).reshape(len(members), len(peers))
+            yield products, np.frombuffer(answer.squares)
+
+    def _ask(self, asked: Sequence[jobs.Sum | jobs.Compare]) -> Iterator[jobs.Answer]:
+        """The answers, in the order of the jobs."""
+        self._queue.extend(_Task(message) for message in asked)
+        found: dict[int, jobs.Answer] = {}
+        for message in asked:
+            while message.job not in found:
+                for answer in self.collect(timeout_s=1.0):
+                    found[answer.job] = answer
+            answer = found.pop(message.job)
+            if isinstance(answer, jobs.Refused):
+                raise RunError(f"a worker process could not do its part of the round: {answer.reason}")
+            yield answer
+
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
+    def _setup(self, number: int) -> jobs.Setup:
+        return jobs.Setup(
+            run=self._run,
+            manifest=self._manifest,
+            model=self._model.handle,
+            files=tuple(file.handle for file in self.files),
+            own=number,
+        )
+
+    def _hand_out(self) -> None:
+        for worker in self._workers:
+            if self._queue and worker.task is None:
+                task = self._queue.popleft()
+                if isinstance(task.message, jobs.Verify):
+                    task.message = msgspec.structs.replace(task.message, end=self._ends[worker.number])
+                try:
+                    worker.give(task)
+                except OSError:
+                    self._replace(worker)
+
+    def _receive(self, timeout_s: float) -> None:
+        ready = wait([worker.link for worker in self._workers if worker.task], timeout_s)
+        for worker in self._workers:
+            if worker.link not in ready:
+                continue
+            try:
+                answer = jobs.decode_answer(worker.link.recv_bytes())
+            except (EOFError, OSError):
+                self._replace(worker)
+                continue
+            worker.task = None
+            if isinstance(answer, jobs.Verified):
+                self._ends[worker.number] = answer.end
+            self._answers.append(answer)
+        self._hand_out()
+
+    def _tell(self, worker: _Worker, message: jobs.Begin) -> None:
+        try:
+            worker.link.send_bytes(jobs.encode(message))
+        except OSError:
+            self._replace(worker)
+
+    def _replace(self, worker: _Worker) -> None:
+        """Start another process in the place of one that has died, and give its job to the next that is free."""
+        worker.end()
+        status = worker.process.returncode
+        log.warning("worker process %d ended with status %s; starting another", worker.number, status)
+        fresh = self._workers[self._workers.index(worker)] = _Worker(worker.number, self._setup(worker.number))
+        fresh.link.send_bytes(jobs.encode(jobs.Begin(model_id=self._model_id)))
+        task = worker.task
+        if task is None:
+            return
+        task.deaths += 1
+        if task.deaths < MOST_DEATHS:
+            self._queue.appendleft(task)
+        else:
+            reason = f"{MOST_DEATHS} processes in turn did not survive it"
+            self._answers.append(jobs.Refused(job=task.message.job, reason=reason))
+
+
+def _end_all(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.end()

@@ -1,0 +1,117 @@
+"""One worker process: takes jobs from its socket one after the other, until the leader closes it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+import msgspec
+import numpy as np
+
+from sparsyedge.coordinator.aggregation.alignment import compare_stretches
+from sparsyedge.coordinator.aggregation.mean import means_of_stretches
+from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
+from sparsyedge.coordinator.aggregation.round_entries import EntryFile, RoundEntries
+from sparsyedge.coordinator.aggregation.update_checks import verify_update
+from sparsyedge.coordinator.workers import jobs
+from sparsyedge.coordinator.workers.shared_model import SharedModel
+from sparsyedge.edge.errors import FrameError
+from sparsyedge.edge.model.artifacts import Manifest
+
+__all__ = ["main"]
+
+
+class Worker:
+    """Answers jobs about the updates of one run."""
+
+    def __init__(self, setup: jobs.Setup) -> None:
+        self._run = setup.run
+        self._manifest = msgspec.json.decode(setup.manifest, type=Manifest)
+        self._layout = layout_of(self._manifest)
+        self._model = SharedModel(self._layout, setup.model)
+        base = RoundBase(self._manifest, self._layout, self._model.state)
+        self._files = [EntryFile(handle, base, number=number) for number, handle in enumerate(setup.files)]
+        self._own = self._files[setup.own]
+        self._base, self._model_id = base, ""
+
+    def begin(self, job: jobs.Begin) -> None:
+        """Forget what was found out about the model before."""
+        self._base = RoundBase(self._manifest, self._layout, self._model.state)
+        self._model_id = job.model_id
+
+    def verify(self, job: jobs.Verify, frame: bytes) -> jobs.Answer:
+        """Check an update, and write its entries where the others can read them."""
+        try:
+            found = verify_update(frame, self._base, run=self._run, round_number=job.round, base_id=self._model_id)
+        except FrameError as error:
+            return jobs.Refused(job=job.job, reason=str(error))
+        self._own.end = job.end
+        place, measures = self._own.append(found.update), found.measures
+        return jobs.Verified(
+            job=job.job,
+            file=place.file,
+            offset=place.offset,
+            entries=place.entries,
+            ends=None if place.ends is None else place.ends.tobytes(),
+            end=self._own.end,
+            change=measures.change.tobytes(),
+            pruned=measures.pruned,
+            l2=measures.l2,
+            cosine=measures.cosine,
+            kept=measures.kept,
+            travelled=found.update.entries,
+        )
+
+    def sum(self, job: jobs.Sum) -> jobs.Answer:
+        """Take the mean of some stretches."""
+        updates = self._entries(job.members)
+        sizes: list[int] = []
+        positions, values = [], []
+        for _, part in means_of_stretches(updates, job.stretches, total=job.total, senders_only=job.senders_only):
+            kept = np.flatnonzero(part)
+            positions.append((kept + sum(sizes)).astype(np.uint32))
+            values.append(part[kept])
+            sizes.append(part.size)
+        return jobs.Summed(
+            job=job.job,
+            sizes=sizes,
+            positions=np.concatenate(positions).tobytes(),
+            values=np.concatenate(values).tobytes(),
+        )
+
+    def compare(self, job: jobs.Compare) -> jobs.Answer:
+        """Compare all devices in one stretch."""
+        ((products, squares),) = compare_stretches(self._entries(job.members), [job.stretch], job.peers)
+        return jobs.Compared(job=job.job, products=products.tobytes(), squares=squares.tobytes())
+
+    def _entries(self, members: list[jobs.PackedMember]) -> RoundEntries:
+        return RoundEntries(self._base, self._files, [packed.member() for packed in members])
+
+
+def main() -> None:
+    """Serve the leader at the other end of the inherited socket whose descriptor is the first argument."""
+    # Ctrl-C goes to the whole group; the leader decides when its workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Connection(int(sys.argv[1])) as leader:
+        worker: Worker | None = None
+        while True:
+            try:
+                job = jobs.decode_job(leader.recv_bytes())
+                if isinstance(job, jobs.Setup):
+                    worker = Worker(job)
+                    continue
+                assert worker is not None
+                if isinstance(job, jobs.Begin):
+                    worker.begin(job)
+                    continue
+                match job:
+                    case jobs.Verify():
+                        answer = worker.verify(job, leader.recv_bytes())
+                    case jobs.Sum():
+                        answer = worker.sum(job)
+                    case jobs.Compare():
+                        answer = worker.compare(job)
+                leader.send_bytes(jobs.encode(answer))
+            except (EOFError, ConnectionError):
+                return
