@@ -36,7 +36,7 @@ from sparsyedge.coordinator.rounds import events
 from sparsyedge.coordinator.rounds.state_machine import restore
 from sparsyedge.edge.errors import RunError, SparsyedgeError
 from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.protocol.channel import Channel, Connected, Received
+from sparsyedge.edge.protocol.channel import Channel, Connected
 from sparsyedge.edge.protocol.messages import Topics
 
 __all__ = ["Leader"]
@@ -47,6 +47,9 @@ POLL_S = 0.25
 TICK_S = 1.0
 TOUCH_S = 10.0
 LAST_REPORTS_S = 5.0
+TURN_S = 0.05
+TURN_MESSAGES = 1000
+"""A turn takes what is waiting, within these limits; its updates are made durable together and then acknowledged."""
 
 
 class Leader:
@@ -137,9 +140,11 @@ class Leader:
     def lead(self) -> RunOutcome:
         """Run all rounds; blocks until the run is over. Raises RunError if a round could not complete."""
         self._intake.subscribe(self._link)
+        self._store.hold()
         self._notes.tell(self._driver.state)
         try:
             self._driver.take_up()
+            self._driver.settle(is_idle=True)
             while self._driver.outcome is None:
                 self._turn()
         except SparsyedgeError:
@@ -153,18 +158,31 @@ class Leader:
         return self._driver.outcome
 
     def _turn(self) -> None:
-        """Handle one message, if there is one, and tick if it is time."""
-        message = self._link.receive(POLL_S)
-        if isinstance(message, Connected):
-            self._publisher.renew()
-        elif isinstance(message, Received):
-            self._intake.take(message)
+        """Handle the messages that are waiting, and tick if it is time."""
+        is_idle = self._take_messages()
         if self._interrupted.is_set():
             self._driver.feed(events.Interrupted())
         now_s = self._clock()
         if now_s - self._ticked_s >= TICK_S:
             self._ticked_s = now_s
             self._tick(now_s)
+        self._driver.settle(is_idle=is_idle)
+
+    def _take_messages(self) -> bool:
+        """Handle messages within the limits of a turn; returns whether none is left."""
+        message = self._link.receive(POLL_S)
+        until_s = time.monotonic() + TURN_S
+        for _ in range(TURN_MESSAGES):
+            if message is None:
+                return True
+            if isinstance(message, Connected):
+                self._publisher.renew()
+            else:
+                self._intake.take(message)
+            if self._driver.outcome is not None or time.monotonic() >= until_s:
+                break
+            message = self._link.receive(0)
+        return False
 
     def _tick(self, now_s: float) -> None:
         self._check()

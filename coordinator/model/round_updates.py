@@ -1,4 +1,4 @@
-"""The updates of the open round: checks each one, keeps it durably, and reads it back when the round closes."""
+"""The updates of the open round: checks each one, keeps it, and reads it back when the round closes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class RoundUpdates:
         self._store = store
         self._influence = influence
         self._files = UpdateFiles(config.run_path)
+        store.before_commit = self._files.sync
 
     def verify(self, offer: Offer, frame: bytes) -> None:
         """Raise FrameError for an update that must not be averaged; the caller has checked the frame's hash."""
@@ -48,14 +49,17 @@ class RoundUpdates:
             self._influence.note(offer.update.sha256, state, self._model.state)
 
     def accept(self, device: str, offer: Offer, frame: bytes) -> None:
-        """Keep a verified update; it is durable when this returns."""
-        self._files.save(offer.round, device, frame)
+        """Keep a verified update; it is durable with the store's next commit."""
+        if self._files.round != offer.round:
+            self._files.begin(offer.round, end=self._store.end_of_frames(offer.round))
+        position = self._files.save(frame)
         update = AcceptedUpdate(
             round=offer.round,
             device=device,
             samples=offer.samples,
             sha256=offer.update.sha256,
             bytes=len(frame),
+            position=position,
             nonzeros=read_header(frame).entries,
             signature=offer.signature,
         )
@@ -63,15 +67,19 @@ class RoundUpdates:
 
     def read(self, round_number: int, devices: Sequence[str]) -> Iterator[tuple[int, Tensors]]:
         """Yield the samples and tensors of each device's update, in this order; raises RunError for an altered file."""
-        samples, hashes = self._store.samples(round_number), self._store.accepted(round_number)
+        kept = self._store.kept_updates(round_number, devices)
         for device in devices:
-            frame = self._files.load(round_number, device)
-            if hashlib.sha256(frame).hexdigest() != hashes[device]:
+            update = kept[device]
+            try:
+                frame = self._files.load(round_number, position=update.position, size=update.bytes)
+            except FileNotFoundError:
+                frame = b""
+            if hashlib.sha256(frame).hexdigest() != update.sha256:
                 raise RunError(
                     f"the update of device {device} for round {round_number} in {self._config.run_path} is not the one "
                     f"that was accepted; something has altered it, so the round cannot be closed"
                 )
-            yield samples[device], decode_lazily(frame, self._manifest.shapes, self._model.state)
+            yield update.samples, decode_lazily(frame, self._manifest.shapes, self._model.state)
 
     def drop(self, round_number: int) -> None:
         """Remove the updates of this round and of all before it, once the round is recorded."""

@@ -23,6 +23,7 @@ from sparsyedge.coordinator.rounds.events import (
 from sparsyedge.coordinator.rounds.progress import OpenRecord, Progress
 from sparsyedge.coordinator.rounds.stages import Closing, Open, Waiting
 from sparsyedge.coordinator.rounds.state_machine import restore
+from sparsyedge.coordinator.rounds.table import Table
 
 LEARNED = replace(PLAN, deadline_s=None, rounds=9)
 HALF_AN_HOUR_S = 1800.0
@@ -57,7 +58,7 @@ def test_a_device_gets_twice_what_it_needs_in_nine_of_ten_rounds(times: tuple[fl
 
 
 def test_only_the_last_ten_times_count() -> None:
-    history: dict[str, tuple[float, ...]] = {}
+    history: Table[tuple[float, ...]] = Table()
     for seconds in range(15):
         history = remember(history, "d1", float(seconds))
     assert history["d1"] == tuple(float(seconds) for seconds in range(5, 15))
