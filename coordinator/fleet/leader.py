@@ -7,6 +7,7 @@ machine (rounds/state_machine.py); `round_effects.py` and `update_effects.py` ca
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -170,18 +171,19 @@ class Leader:
 
     def _take_messages(self) -> bool:
         """Handle messages within the limits of a turn; returns whether none is left."""
-        message = self._link.receive(POLL_S)
-        until_s = time.monotonic() + TURN_S
-        for _ in range(TURN_MESSAGES):
+        until_s, outcome = math.inf, self._driver.outcome
+        for number in range(TURN_MESSAGES):
+            if self._driver.outcome != outcome or time.monotonic() >= until_s:
+                return False
+            message = self._link.receive(0 if number else POLL_S)
             if message is None:
                 return True
+            if not number:
+                until_s = time.monotonic() + TURN_S
             if isinstance(message, Connected):
                 self._publisher.renew()
             else:
                 self._intake.take(message)
-            if self._driver.outcome is not None or time.monotonic() >= until_s:
-                break
-            message = self._link.receive(0)
         return False
 
     def _tick(self, now_s: float) -> None:

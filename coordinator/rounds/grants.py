@@ -8,10 +8,10 @@ place while we check the upload, and no offer of that device counts before its v
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparsyedge.coordinator.rounds.events import OfferReceived
-from sparsyedge.coordinator.rounds.stages import Granted, Open, Plan
+from sparsyedge.coordinator.rounds.stages import Granted, Open, Plan, replace
 
 __all__ = [
     "ASKED_S",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Cause, struck
@@ -12,7 +11,7 @@ from sparsyedge.coordinator.rounds.events import Command, Quarantine, ReplaceMem
 from sparsyedge.coordinator.rounds.grants import release, uploads_until
 from sparsyedge.coordinator.rounds.heap import heap_of, pop, push
 from sparsyedge.coordinator.rounds.spares import Spares
-from sparsyedge.coordinator.rounds.stages import Open, RunState
+from sparsyedge.coordinator.rounds.stages import Open, RunState, replace
 from sparsyedge.coordinator.rounds.table import Table
 
 __all__ = [

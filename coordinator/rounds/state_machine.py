@@ -27,7 +27,6 @@ The owner feeds in events and carries out the commands in order. The rounds guar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Conduct
@@ -78,7 +77,7 @@ from sparsyedge.coordinator.rounds.membership import (
 )
 from sparsyedge.coordinator.rounds.offers import describe, reason_to_refuse
 from sparsyedge.coordinator.rounds.progress import Progress
-from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting
+from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting, replace
 from sparsyedge.coordinator.rounds.table import Table
 from sparsyedge.coordinator.rounds.waiting import has_enough, is_full, longest_wait, still_waits
 

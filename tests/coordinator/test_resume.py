@@ -216,7 +216,7 @@ def test_an_update_that_was_altered_on_disk_is_not_averaged(fleet: Fleet) -> Non
     run = fleet.start(rounds=1, cohort_size=2)
     first, second = fleet.join("d1", "d2")
     first.deliver(first.until_round(1))
-    path = fleet.config.run_path / "updates/1/d1.frame"
+    path = fleet.config.run_path / "updates/1.log"
     path.write_bytes(second.frame_of(second.until_round(1)))
     second.deliver(second.until_round(1))
     with pytest.raises(RunError, match=r"the update of device d1 for round 1 in .* is not the one that was accepted"):
