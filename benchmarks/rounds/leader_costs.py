@@ -37,7 +37,16 @@ from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.channel import Connected, Event, Received
 from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, Offer, Report, RoundTask, Topics, decode, encode
+from sparsyedge.edge.protocol.messages import (
+    CHUNK_BYTES,
+    DeviceStatus,
+    Offer,
+    Report,
+    RoundTask,
+    Topics,
+    decode,
+    encode,
+)
 from sparsyedge.edge.tensors import State, dense_bytes, model_id
 from sparsyedge.edge.wire.frame import encode_frame
 
@@ -160,9 +169,7 @@ def measure(devices: int, folder: Path) -> Costs:
     interrupted = threading.Event()
     pruned = prune_global(state, [WEIGHT], artifacts.manifest.method.sparsity)
     fleet = Fleet(devices, pruned, interrupted=interrupted)
-    made = Store.create(
-        config.run_path, name=RUN, fleet=FLEET, rounds=2, dense_bytes=dense_bytes(state), config="{}"
-    )
+    made = Store.create(config.run_path, name=RUN, fleet=FLEET, rounds=2, dense_bytes=dense_bytes(state), config="{}")
     with closing(made) as store:
         model = open_model(config, artifacts, state, store=store, evaluate=lambda state: Evaluation(0.5, 1.0))
         leader = Leader(
@@ -224,7 +231,9 @@ def main(argv: Sequence[str]) -> int:
             results.append(measure(devices, Path(folder)))
         costs = results[-1]
         if not arguments.json:
-            print(f"{costs.devices:>7} devices: {costs.status_us:8.1f} us per status, {costs.update_us:8.1f} per update")
+            print(
+                f"{costs.devices:>7} devices: {costs.status_us:8.1f} us per status, {costs.update_us:8.1f} per update"
+            )
     if arguments.json:
         print(json.dumps([asdict(costs) for costs in results]))
     return 0 if all(costs.accepted == costs.devices for costs in results) else 1

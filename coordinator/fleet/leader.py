@@ -82,6 +82,7 @@ class Leader:
         topics, progress, uploads = Topics(config.fleet), store.progress(), Uploads()
         self._publisher = publisher = Publisher(link, topics)
         self._task_watch = TaskWatch(publisher) if run_key else None
+        self._updates = model.updates
         seal = {"seal": run_key.seal} if run_key else {}
         self._announcements = announcements = Announcements(
             config, artifacts, publisher, chunk_bytes=link.chunk_bytes, **seal
@@ -153,6 +154,8 @@ class Leader:
             self._announcements.end("finished")
             self._announcements.clear()
             raise
+        finally:
+            self._updates.close()
         self._take_leave()
         if self._driver.outcome == "failed":
             raise RunError(self._driver.reason)

@@ -81,6 +81,11 @@ class RoundUpdates:
                 )
             yield update.samples, decode_lazily(frame, self._manifest.shapes, self._model.state)
 
+    def close(self) -> None:
+        """Close the file of the open round's updates; what is in it is durable."""
+        self._files.sync()
+        self._files.close()
+
     def drop(self, round_number: int) -> None:
         """Remove the updates of this round and of all before it, once the round is recorded."""
         self._files.drop(round_number)

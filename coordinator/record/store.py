@@ -253,7 +253,8 @@ class Store(StoreReader):
         """
         with self._transaction(may_wait=True) as db:
             db.execute(
-                "INSERT INTO updates (round, device, samples, sha256, bytes, position, nonzeros, signature, accepted_at) "
+                "INSERT INTO updates "
+                "(round, device, samples, sha256, bytes, position, nonzeros, signature, accepted_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     update.round,

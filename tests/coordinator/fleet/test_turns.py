@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fixtures.scripted_fleet import answer
 from fixtures.reports import plain_report
+from fixtures.scripted_fleet import answer
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.leader import Leader
@@ -94,9 +94,7 @@ class Run:
             rounds=1,
             **{"cohort_size": 4, "deadline_s": 1000.0, **changes},  # type: ignore[arg-type]
         )
-        self.store = Store.create(
-            self.config.run_path, name="r1", fleet="lab", rounds=1, dense_bytes=1, config="{}"
-        )
+        self.store = Store.create(self.config.run_path, name="r1", fleet="lab", rounds=1, dense_bytes=1, config="{}")
         self.artifacts = artifacts
 
     def lead(self) -> None:
@@ -128,7 +126,8 @@ def run(tmp_path: Path, artifacts: Artifacts, initial: State) -> Run:
 
 
 def test_updates_that_arrive_together_share_a_commit_and_are_durable_before_any_answer(run: Run) -> None:
-    commits, recorded = [], []
+    commits: list[bool] = []
+    recorded: list[int] = []
     with closing(run.store), closing(Store.open(run.config.run_path)) as reader:
 
         def heard(device: str, reply: Reply) -> None:
@@ -198,5 +197,6 @@ def test_members_that_are_replaced_together_share_an_announcement(run: Run) -> N
         opened, changed, *_ = run.link.tasks
         assert len({*opened.cohort, *changed.cohort}) == 7
         assert [task.state for task in run.link.tasks] == ["open", "open", "finished"]
-        assert run.store.progress().open is not None
-        assert run.store.progress().open.cohort == changed.cohort
+        recorded = run.store.progress().open
+        assert recorded is not None
+        assert recorded.cohort == changed.cohort

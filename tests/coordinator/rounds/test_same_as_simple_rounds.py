@@ -155,8 +155,9 @@ def play(seed: int) -> Counter[type]:
             pair.feed(ModelReady(rng.choice([FIRST, SECOND])))
         if isinstance(pair.state.stage, Finished | Failed):
             break
-    for event in (rng.choice([StopRequested(), Interrupted()]), Tick()):
-        pair.feed(event)
+    end: list[Event] = [StopRequested(), Interrupted()]
+    pair.feed(rng.choice(end))
+    pair.feed(Tick())
     return pair.seen
 
 

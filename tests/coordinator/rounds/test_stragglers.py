@@ -180,9 +180,9 @@ def test_a_restored_round_has_its_updates_and_its_whole_time_again() -> None:
     )
     state = restore(LEARNED, SECOND, progress, 50.0, times={"d1": (100.0,)})
     assert isinstance(state.stage, Open)
-    assert (state.stage.round, state.stage.accepted, state.stage.extensions) == (3, {"d1": "hash"}, 0)
+    assert (state.stage.round, dict(state.stage.accepted), state.stage.extensions) == (3, {"d1": "hash"}, 0)
     assert state.stage.deadlines == {"d1": 250.0, "d2": 50.0 + FIRST_S}
-    assert (state.closed_round, state.closed_accepted) == (2, {"d2": "old"})
+    assert (state.closed_round, dict(state.closed_accepted)) == (2, {"d2": "old"})
 
 
 # ---- who is chosen ---------------------------------------------------------------------------------------------------
