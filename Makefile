@@ -40,7 +40,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -82,6 +82,19 @@ bench-kernels: $(DEV_ENV)  ## speed of the op cases, convolutions beside dense t
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed "$(CASE)"
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.op_cases.speed --selection
 
+DEVICES ?= 20
+bench-blobs: $(DEV_ENV) mosquitto nginx  ## time for devices to fetch 2 MB from Mosquitto and from nginx (DEVICES=100)
+	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.blob_speed $(DEVICES)
+
+# An S3-like server, with packages that nothing else needs.
+S3_ENV := .venv-s3
+$(S3_ENV)/bin/moto_server:
+	$(call make_venv,$(S3_ENV))
+	$(S3_ENV)/bin/pip $(INSTALL) 'moto[server]>=5,<6'
+
+test-s3: $(DEV_ENV) $(S3_ENV)/bin/moto_server  ## blobs in a bucket of a local S3-like server (installs moto)
+	SPARSYEDGE_MOTO=$(abspath $(S3_ENV))/bin/moto_server timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_bucket.py
+
 # pyproject.toml limits the time of each test. The suite has no limit: a busy machine may take longer.
 # COVERAGE=yes ends with the share of our lines that ran in the tests' own processes.
 COVERAGE ?=
@@ -91,7 +104,7 @@ test-fast: $(DEV_ENV)  ## tests without brokers, exports and training, for every
 	$(PYTEST) -m 'not slow and not heavy' $(TESTS)
 	$(COVERED)
 
-test: $(DEV_ENV) $(STOCK_ENV) mosquitto cross-tools  ## all tests (some: make test TESTS=tests/edge)
+test: $(DEV_ENV) $(STOCK_ENV) mosquitto nginx cross-tools  ## all tests (some: make test TESTS=tests/edge)
 	$(PYTEST) $(TESTS)
 	$(COVERED)
 
@@ -179,7 +192,7 @@ $(IMAGE)/stock/.made: hardware/arm/debian_image.py hardware/arm/initramfs.py har
 	$(BIN)/python -m sparsyedge.hardware.arm.debian_image $(IMAGE)/stock
 	@touch $@
 
-setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto cross-tools tree-tools  ## everything the other targets need
+setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto nginx cross-tools tree-tools  ## everything the other targets need
 
 # $(call make_venv,folder): a new virtual environment, or one sentence about what this machine lacks.
 define make_venv
@@ -232,10 +245,14 @@ define apt_install
 	else echo "note: $(2); install with: sudo apt-get install $(1)" >&2; [ "$${CI:-}" != true ]; fi
 endef
 
-.PHONY: mosquitto cross-tools tree-tools
+.PHONY: mosquitto nginx cross-tools tree-tools
 mosquitto:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mosquitto > /dev/null; then \
 	  $(call apt_install,mosquitto,no Mosquitto here: its tests will be skipped); fi
+
+nginx:
+	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v nginx > /dev/null; then \
+	  $(call apt_install,nginx-light,no nginx here: its tests will be skipped); fi
 
 # g++-aarch64-linux-gnu only recommends the C library's headers that it needs.
 CROSS_TOOLS := g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
@@ -248,7 +265,7 @@ tree-tools: cross-tools
 	  $(call apt_install,mmdebstrap,no mmdebstrap here: no Debian tree for ARM can be made); fi
 
 clean:  ## remove what was built and installed
-	rm -rf $(VENV) $(STOCK) .typing build dist
+	rm -rf $(VENV) $(STOCK) $(S3_ENV) .typing build dist
 
 # --- releases, and other Pythons: docs/how-to/releasing.md ---------------------------------------------------------------
 
@@ -270,7 +287,7 @@ DEVICE_TESTS ?= tests/ci tests/edge tests/fuzz tests/hardware tests/native
 # What tests use beside the product: digits, and graphs of single ops.
 DEMO_TOOLS := 'amqtt>=0.11.3,<0.13' matplotlib tomli-w
 DEVICE_TOOLS := hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
-test-device: mosquitto  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
+test-device: mosquitto nginx  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
 	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
 	rm -rf $(DEVICE_VENV)
 	$(PYTHON) -m venv $(DEVICE_VENV)

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, ServerOptimizerConfig, check_aggregation
+from sparsyedge.coordinator.blobs_config import BlobsConfig, check_blobs
 from sparsyedge.coordinator.rounds.cohort import Policy
 from sparsyedge.coordinator.run_tables import file_config
 from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
@@ -102,6 +103,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """The broker of a fleet without an authority."""
     authority: PathKey | None = None
     """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
+    blobs: BlobsConfig | None = None
+    """A web server for models and artifacts; if left out, the broker alone has them."""
     method: MethodConfig | None = None
     """The method the artifacts must have been exported for; if left out, any."""
     training: TrainingConfig | None = None
@@ -180,6 +183,8 @@ def check_run_config(config: RunConfig) -> None:
         )
     if config.aggregation is not None:
         check_aggregation(config.aggregation, cohort_size=config.cohort_size)
+    if config.blobs is not None:
+        check_blobs(config.blobs)
     rate = config.learning_rate
     if rate.end > rate.start:
         raise ConfigError(

@@ -18,7 +18,7 @@ from sparsyedge.edge.model.artifacts import Artifacts
 
 __all__ = ["check_same_run", "finished_text", "resume_store"]
 
-MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "authority", "threads", "broker", "deadline_s"})
+MAY_CHANGE = frozenset({"artifacts", "run_dir", "data_dir", "authority", "threads", "broker", "blobs", "deadline_s"})
 """Paths, and how long to wait. Changing any other key would give a different model."""
 WITH_ROUNDS = frozenset({"rounds", "learning_rate"})
 """Keys that may change together with `rounds`, for the rounds still to come."""

@@ -12,11 +12,14 @@ from contextlib import AbstractContextManager, closing, nullcontext
 
 import msgspec
 
+from sparsyedge.coordinator.blobs_config import BlobsConfig
 from sparsyedge.coordinator.config import RunConfig, check_run_config
+from sparsyedge.coordinator.fleet.blob_store import BlobStore, probe
 from sparsyedge.coordinator.fleet.broker_access import (
     check_epochs,
     make_link,
     manifest_signature,
+    open_authority,
     warn_of_unsigned_libraries,
 )
 from sparsyedge.coordinator.fleet.leader import Leader
@@ -153,6 +156,9 @@ class Coordinator:
         coordinator is at work, the run cannot resume, or a round could not complete.
         """
         config = self._config
+        if self._blobs is not None:
+            authority = open_authority(config)
+            probe(self._blobs, ca=authority.coordinator.ca if authority else None)
         link = (self._connect or self._main_link)()
         # Connect first: without a broker, an empty run directory would only get in the way of the next attempt.
         link.open()
@@ -166,6 +172,11 @@ class Coordinator:
                 return self._record(link, store, check)
         finally:
             link.close()
+
+    @property
+    def _blobs(self) -> BlobsConfig | None:
+        """The store that devices fetch from; those on a caller's own channel have no network."""
+        return self._config.blobs if self._connect is None else None
 
     def _main_link(self) -> Channel:
         return self._link(f"{self._config.fleet}-coordinator-{uuid.uuid4().hex[:12]}", None)
@@ -260,6 +271,7 @@ class Coordinator:
             clock=self._clock,
             run_key=open_run_key(self._config, is_new=self._is_new),
             takes_turns=self._takes_turns,
+            blobs=BlobStore(self._blobs, run=self._config.name, run_dir=self._config.run_path) if self._blobs else None,
         )
         outcome = leader.lead()
         # A run stopped before its first round closed has no new model to deliver.

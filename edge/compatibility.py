@@ -20,6 +20,7 @@ from sparsyedge.edge.text import MAX_TEXT, one_line
 
 __all__ = [
     "FIRST",
+    "HTTP_BLOBS",
     "OURS",
     "Demand",
     "Feature",
@@ -70,7 +71,13 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
 FIRST = Speaks(protocol=Span(1, 1), manifest=Span(5, 5))
 """Stands in for a status that announces nothing: the first release."""
-OURS = Speaks(protocol=Span(1, 1), manifest=Span(5, 6), features=("regression", "sample-shapes", "training-settings"))
+HTTP_BLOBS = "http-blobs"
+"""A task that needs it has its blobs on a web server alone, not on the broker."""
+OURS = Speaks(
+    protocol=Span(1, 1),
+    manifest=Span(5, 6),
+    features=(HTTP_BLOBS, "regression", "sample-shapes", "training-settings"),
+)
 """What this sparsyedge reads, as device and as coordinator. It writes the oldest version that can carry the message."""
 
 

@@ -10,12 +10,14 @@ import msgspec
 
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["DatasetKey", "PathKey", "resolve_paths"]
+__all__ = ["DatasetKey", "PathKey", "StoreKey", "resolve_paths"]
 
 PathKey = Annotated[str, msgspec.Meta(extra={"path": "place"})]
 """A key whose value is a path."""
 DatasetKey = Annotated[str, msgspec.Meta(extra={"path": "dataset"})]
 """A key whose value is the name of a data set, or the path of the user's own."""
+StoreKey = Annotated[str, msgspec.Meta(extra={"path": "store"})]
+"""A key whose value is the path of a folder, or the URL of a store."""
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
@@ -30,7 +32,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
             changes[field.name] = resolve_paths(value, folder)
         elif isinstance(value, str) and (kind := _path_kind(field.type)) is not None:
             try:
-                changes[field.name] = _place(value, folder) if kind == "place" else _dataset(value, folder, data_dir)
+                changes[field.name] = _resolve(kind, value, folder, data_dir)
             except RuntimeError as error:  # no such user
                 raise ConfigError(f"key `{field.encode_name}` has value {value!r}: {error}") from error
     return msgspec.structs.replace(config, **changes)
@@ -42,6 +44,12 @@ def _path_kind(info: Any) -> str | None:
         if isinstance(option, msgspec.inspect.Metadata) and option.extra and "path" in option.extra:
             return str(option.extra["path"])
     return None
+
+
+def _resolve(kind: str, value: str, folder: Path, data_dir: str | None) -> str:
+    if kind == "dataset":
+        return _dataset(value, folder, data_dir)
+    return value if kind == "store" and "://" in value else _place(value, folder)
 
 
 def _place(value: str, folder: Path) -> str:

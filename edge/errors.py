@@ -7,7 +7,7 @@
     ├── FrameError             a model or update from the wire that we cannot trust
     │   └── VersionError       a message whose version or feature this side lacks
     ├── DamagedFileError       a file of our own: cut, altered, or written by another version
-    ├── LinkError              the broker: unreachable, refused, silent for too long
+    ├── LinkError              the broker or a blob store: unreachable, refused, silent for too long
     │   └── MessageTooLarge    one message too large for the broker; the link still works
     ├── SecurityError          an identity, token or signature: missing, refused, not trusted
     ├── FlashError             a card or bundle that we cannot make: wrong image, missing wheel, too little space
@@ -67,7 +67,7 @@ class DamagedFileError(SparsyedgeError):
 
 
 class LinkError(SparsyedgeError):
-    """The broker is unreachable or breaks the protocol."""
+    """The broker, or a blob store, is unreachable or breaks the protocol."""
 
 
 class MessageTooLarge(LinkError):

@@ -17,6 +17,7 @@ pytest_plugins = [
     "fixtures.fake_coordinator",
     "fixtures.secured",
     "fixtures.tiers",
+    "fixtures.web_server",
     # Last, since its fixtures replace others.
     *(["fixtures.device_install"] if DEVICE_ONLY else ["fixtures.artifacts", "fixtures.stock_runtime"]),
 ]

@@ -102,7 +102,7 @@ def simulate(
         _install(artifacts, config.run_path / "devices", tuple(samples))
         if link == "mqtt":
             broker = stack.enter_context(started_mosquitto(shares_dir))
-            config = msgspec.structs.replace(config, broker=broker)
+            config = msgspec.structs.replace(config, broker=broker, blobs=None)
             hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
             coordinator = prepare(config, observer, extend_evaluation=by_device, takes_turns=True)
             # Otherwise the run would wait until its deadline for the devices of a dead process.

@@ -7,23 +7,18 @@ coordinator decides the same again, because it works from the frames on disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sparsyedge.coordinator.aggregation.claims import weigh
-from sparsyedge.coordinator.aggregation.norms import (
-    Pull,
-    Scales,
-    clip,
-    clip_scales,
-    measure,
-    share_left,
-    size_of,
-    trust_of,
-)
+from sparsyedge.coordinator.aggregation.measures import Measures
+from sparsyedge.coordinator.aggregation.norms import NEARLY, clip_scales, share_left, trust_of
+from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.aggregation_config import AggregationConfig
-from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.tensors import State, Tensors
 
 __all__ = ["NOTABLE", "Influence", "Share"]
 
@@ -42,7 +37,7 @@ class Share:
     weight: int
     cut: bool = False
     """Whether a bound on claims made the weight less than the samples."""
-    scales: Scales = field(default_factory=dict)
+    scales: Mapping[str, float] = field(default_factory=dict)
     left: float = 1.0
     """What the scales leave of the norm of its change."""
     trust: float = 1.0
@@ -59,64 +54,57 @@ class Share:
 class Influence:
     """Judges the updates of one run, round by round."""
 
-    def __init__(
-        self, config: AggregationConfig, manifest: Manifest, *, factor: float, told: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, config: AggregationConfig, *, factor: float, told: Iterable[str] = ()) -> None:
         """`told`: devices already reported in the log."""
         self._config = config
-        self._manifest = manifest
         self._factor = factor
-        self._measured: dict[str, Pull] = {}
         self._told = {what: set(told) for what in ("claim", "clip", "left out")}
-
-    def note(self, update: str, state: Tensors, base: State) -> None:
-        """Measure an update while it is decoded anyway; `update` is its hash."""
-        self._measured[update] = measure(state, base, self._manifest)
 
     def judge(
         self,
         claims: Mapping[str, int],
-        updates: Mapping[str, str],
-        load: Callable[[str], Tensors],
+        measured: Mapping[str, Measures],
+        base: RoundBase,
         *,
-        base: State,
+        pruned_exactly: Callable[[str], float],
     ) -> dict[str, Share]:
-        """Return each device's share, given the samples it claims and the hash of its update.
-
-        Loads the updates that only an earlier process has measured.
-        """
-        pulls = {
-            device: self._measured.get(update) or measure(load(device), base, self._manifest)
-            for device, update in updates.items()
-        }
-        self._measured.clear()
-        weights = weigh(claims, self._config)
-        size = size_of(base)
-        scales = clip_scales(pulls, weights, size=size, factor=self._factor)
-        trust = trust_of(pulls, weights, size=size, manifest=self._manifest, factor=self._factor)
-        shares = {
-            device: Share(
+        """Return each device's share, given the samples that it claims and the measures of its update."""
+        counts = weigh(claims, self._config)
+        weights = np.array([counts[device] for device in claims], dtype=np.float64)
+        changes = np.stack([measured[device].change for device in claims])
+        scales = clip_scales(changes, weights, size=np.sqrt(base.squares), factor=self._factor)
+        trust = self._trust(claims, measured, weights, base, pruned_exactly)
+        names = (*base.layout.weights, *base.layout.others)
+        shares = {}
+        for row, (device, claim) in enumerate(claims.items()):
+            clipped = np.flatnonzero(scales[row] != 1.0)
+            shares[device] = Share(
                 claim,
-                weights[device],
-                cut=self._config.weights == "samples" and weights[device] < claim,
-                scales=scales.get(device, {}),
-                left=share_left(pulls[device].change, scales.get(device, {})),
-                trust=trust.get(device, 1.0),
+                counts[device],
+                cut=self._config.weights == "samples" and counts[device] < claim,
+                scales={names[tensor]: float(scales[row, tensor]) for tensor in clipped},
+                left=share_left(changes[row], scales[row]) if clipped.size else 1.0,
+                trust=float(trust[row]),
             )
-            for device, claim in claims.items()
-        }
         self._tell(shares)
         return shares
 
-    def bound(
-        self, updates: Iterable[tuple[int, Tensors]], shares: Iterable[Share], *, base: State
-    ) -> Iterator[tuple[float, Tensors]]:
-        """Yield the updates as (weight, state), clipped where necessary."""
-        for (_, state), share in zip(updates, shares, strict=True):
-            weight = share.weight if share.trust == 1 else share.weight * share.trust
-            yield weight, state if not share.scales else clip(state, base, self._manifest, share.scales)
-            # Free it before the next one is decoded.
-            del state
+    def _trust(
+        self,
+        devices: Iterable[str],
+        measured: Mapping[str, Measures],
+        weights: NDArray[np.float64],
+        base: RoundBase,
+        pruned_exactly: Callable[[str], float],
+    ) -> NDArray[np.float64]:
+        """Return what is left of each device's weight. Norms are found to the last bit only where that matters."""
+        size = math.hypot(*np.sqrt(base.squares[: len(base.layout.weights)]).tolist())
+        pruned = np.array([measured[device].pruned for device in devices])
+        trust = trust_of(pruned, weights, size=size, factor=self._factor * (1 - NEARLY))
+        if (trust == 1.0).all():
+            return trust
+        exact = np.array([pruned_exactly(device) for device in devices])
+        return trust_of(exact, weights, size=size, factor=self._factor)
 
     def leave_out(self, shares: Mapping[str, Share], devices: Collection[str]) -> dict[str, Share]:
         """Return the shares with these devices marked as left out by the rule."""

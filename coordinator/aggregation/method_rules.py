@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sparsyedge.coordinator.aggregation.mean import average
+from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.prune import prune_global, removed_count
-from sparsyedge.edge.tensors import State, Tensors
+from sparsyedge.edge.tensors import State
+from sparsyedge.edge.wire.flat_frame import FlatUpdate, flatten
 
-__all__ = ["LayerDensities", "apply_mask_rule", "average_nonzero", "combine", "prune_layers"]
+__all__ = ["LayerDensities", "apply_mask_rule", "masked", "prune_layers"]
 
 
-def combine(
-    updates: Iterable[tuple[float, Tensors]],
-    method: Method,
-    prunable: Sequence[str],
-    *,
-    round_number: int,
-    rounds: int,
-    rule: Callable[[Iterable[tuple[float, Tensors]]], State] | None = None,
-) -> State:
-    """Combine the updates, (weight, state) in device order and one at a time, into the next model.
-
-    Uses `rule` if given, otherwise the method's own mean.
-    """
-    densities = LayerDensities(prunable)
-    # Count only if needed: it rebuilds every prunable tensor of every update.
-    watched = densities.watch(updates) if method.mask in ("evolving", "layer-density") else updates
-    if rule is not None:
-        mean = rule(watched)
-    else:
-        mean = average(watched) if method.aggregation == "mean" else average_nonzero(watched, prunable)
-    return apply_mask_rule(method, mean, densities, prunable, round_number=round_number, rounds=rounds)
+def masked(mean: FlatUpdate, updates: RoundEntries, *, round_number: int, rounds: int) -> FlatUpdate:
+    """Apply the method's mask for this round to the combined model of these updates."""
+    manifest, layout = updates.base.manifest, updates.base.layout
+    method = manifest.method
+    densities = LayerDensities(manifest.prunable)
+    if method.mask in ("evolving", "layer-density"):
+        densities.count(updates)
+    elif method.mask not in ("fixed", "last-round"):
+        return mean
+    state = dict(mean.tensors(layout))
+    found = apply_mask_rule(method, state, densities, manifest.prunable, round_number=round_number, rounds=rounds)
+    return mean if found is state else flatten(found, layout)
 
 
 def apply_mask_rule(
@@ -55,17 +46,21 @@ class LayerDensities:
 
     def __init__(self, prunable: Sequence[str]) -> None:
         self._nonzeros: dict[str, float] = dict.fromkeys(prunable, 0)
-        self._samples: float = 0
 
-    def watch(self, updates: Iterable[tuple[float, Tensors]]) -> Iterator[tuple[float, Tensors]]:
-        """Pass the updates through and count their non-zeros."""
-        for samples, state in updates:
-            self._samples += samples
-            for name in self._nonzeros:
-                self._nonzeros[name] += samples * int(np.count_nonzero(state[name]))
-            yield samples, state
-            # Free it before the next one is decoded.
-            del state
+    def count(self, updates: RoundEntries) -> None:
+        """Count the non-zeros of all updates."""
+        layout = updates.base.layout
+        for member in updates.members:
+            listed = updates.entries(member, 0, updates.blocks)
+            positions = np.arange(listed.values.size) if listed.positions is None else listed.positions
+            positions = positions[np.flatnonzero(listed.values)]
+            starts = np.searchsorted(positions, layout.weight_starts)
+            for index, name in enumerate(layout.weights):
+                self.add(name, member.weight, int(starts[index + 1] - starts[index]))
+
+    def add(self, name: str, weight: float, nonzeros: int) -> None:
+        """Count the non-zeros of one layer of one device."""
+        self._nonzeros[name] += weight * nonzeros
 
     def kept(self, state: State, sparsity: float) -> dict[str, int]:
         """Return how many weights of each layer to keep: the devices' average count, scaled to the overall target."""
@@ -92,28 +87,3 @@ def _keep_largest(state: State, name: str, count: int) -> State:
     order = np.argsort(-np.abs(tensor.reshape(-1)), kind="stable")
     tensor.reshape(-1)[order[count:]] = 0
     return {name: tensor}
-
-
-def average_nonzero(updates: Iterable[tuple[float, Tensors]], prunable: Sequence[str]) -> State:
-    """Average each prunable weight over the devices that sent it, and everything else over all devices, by samples.
-
-    A weight that no device sent is zero.
-    """
-    senders: dict[str, NDArray[np.float64]] = {}
-    total: float = 0
-
-    def counted() -> Iterator[tuple[float, Tensors]]:
-        nonlocal total
-        for samples, state in updates:
-            total += samples
-            for name in prunable:
-                sent = np.where(state[name] != 0, np.float64(samples), 0.0)
-                senders[name] = senders[name] + sent if name in senders else sent
-            yield samples, state
-            del state
-
-    mean = average(counted())
-    for name in prunable:
-        scale = np.divide(total, senders[name], out=np.zeros_like(senders[name]), where=senders[name] > 0)
-        mean[name] = (mean[name] * scale).astype(np.float32)
-    return mean

@@ -17,138 +17,58 @@ With fewer than three updates there is nothing to compare, so we clip nothing.
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
+__all__ = ["NEARLY", "clip_scales", "share_left", "trust_of"]
 
-__all__ = ["Norms", "Pull", "Scales", "clip", "clip_scales", "measure", "share_left", "size_of", "trust_of"]
+Numbers = NDArray[np.float64]
 
 MIN_PEERS = 3
 NEGLIGIBLE = 0.001
 """Lower bound on the median, as a share of the tensor's norm, for rounds in which hardly anyone moves the model."""
 LITTLE_PRUNED = 0.05
 """The same for pruning; larger, because devices with their own targets prune more."""
-PIECE = 1 << 16
-"""Entries to convert to float64 at a time."""
+NEARLY = 1e-6
+"""Far more than the error of a norm that is good to ten digits."""
 
 
-Norms = Mapping[str, float]
-"""Norm by tensor, of a model or of an update's change."""
-Scales = Mapping[str, float]
-"""Factor by tensor to scale an update's change with; omits tensors that are not clipped."""
+def clip_scales(changes: Numbers, weights: Numbers, *, size: Numbers, factor: float) -> Numbers:
+    """Return the scale for each change (devices, tensors) that pulls over `factor` times as hard as the median, else 1.
+
+    `size` has the norm of each tensor of the model.
+    """
+    return np.stack(
+        [
+            _beyond(changes[:, tensor], weights, factor=factor, least=NEGLIGIBLE * float(size[tensor]))
+            for tensor in range(changes.shape[1])
+        ],
+        axis=1,
+    )
 
 
-class Pull(NamedTuple):
-    """What an update does to the model that it starts from."""
+def trust_of(pruned: Numbers, weights: Numbers, *, size: float, factor: float) -> Numbers:
+    """Return the share of its weight that each device keeps: less than 1 if it prunes over `factor` times the median.
 
-    change: Norms
-    """By tensor, the norm of the change to the entries it keeps."""
-    pruned: float
-    """The norm of all the entries it prunes."""
-
-
-def measure(update: Tensors, base: Tensors, manifest: Manifest) -> Pull:
-    """Measure how an update pulls on its base."""
-    prunable = _can_be_pruned(manifest)
-    change, pruned = {}, 0.0
-    for name in update:
-        tensor, before = update[name], base[name]
-        change[name] = _norm(_change(tensor, before, name in prunable))
-        if name in prunable:
-            pruned = math.hypot(pruned, _norm(_pieces(before[tensor == 0])))
-    return Pull(change, pruned)
+    `size` is the norm of all prunable weights of the model.
+    """
+    return _beyond(pruned, weights, factor=factor, least=LITTLE_PRUNED * size)
 
 
-def size_of(model: Tensors) -> Norms:
-    """Return the norm of each tensor of a model."""
-    return {name: _norm(_pieces(tensor)) for name, tensor in model.items()}
+def _beyond(norms: Numbers, weights: Numbers, *, factor: float, least: float) -> Numbers:
+    """Return, for each device over the bound, the scale that brings weight times norm down to it; 1 for the others."""
+    scales = np.ones(norms.size)
+    if norms.size < MIN_PEERS:
+        return scales
+    pulls = weights * norms
+    bound = factor * max(float(np.median(pulls)), least * float(np.median(weights)))
+    over = pulls > bound
+    scales[over] = bound / pulls[over]
+    return scales
 
 
-def clip_scales(
-    pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, factor: float
-) -> dict[str, Scales]:
-    """Return the scales for each device whose update pulls more than `factor` times as hard as the median."""
-    scales: dict[str, dict[str, float]] = {device: {} for device in pulls}
-    for name, tensor_size in size.items():
-        norms = {device: pull.change[name] for device, pull in pulls.items()}
-        for device, scale in _beyond(norms, weights, factor=factor, least=NEGLIGIBLE * tensor_size).items():
-            scales[device][name] = scale
-    return {device: found for device, found in scales.items() if found}
-
-
-def trust_of(
-    pulls: Mapping[str, Pull], weights: Mapping[str, int], *, size: Norms, manifest: Manifest, factor: float
-) -> dict[str, float]:
-    """Return the share of its weight that each device keeps if it prunes over `factor` times as much as the median."""
-    whole = math.hypot(*(size[name] for name in manifest.prunable))
-    pruned = {device: pull.pruned for device, pull in pulls.items()}
-    return _beyond(pruned, weights, factor=factor, least=LITTLE_PRUNED * whole)
-
-
-def _beyond(norms: Mapping[str, float], weights: Mapping[str, int], *, factor: float, least: float) -> dict[str, float]:
-    """Return, for each device over the bound, the scale that brings weight times norm down to it."""
-    if len(norms) < MIN_PEERS:
-        return {}
-    pulls = {device: weights[device] * norm for device, norm in norms.items()}
-    bound = factor * max(statistics.median(pulls.values()), least * statistics.median(weights.values()))
-    return {device: bound / pull for device, pull in pulls.items() if pull > bound}
-
-
-def share_left(norms: Norms, scales: Scales) -> float:
+def share_left(norms: Numbers, scales: Numbers) -> float:
     """Return the share of an update's total change that the scales leave."""
-    whole = math.hypot(*norms.values())
-    return math.hypot(*(norm * scales.get(name, 1.0) for name, norm in norms.items())) / whole if whole else 1.0
-
-
-def clip(update: Tensors, base: Tensors, manifest: Manifest, scales: Scales) -> Tensors:
-    """Return the update with its change scaled down; builds each tensor on demand."""
-    pruned = _can_be_pruned(manifest)
-
-    def make(name: str) -> FloatArray:
-        if name not in scales:
-            return update[name]
-        return _scaled(update[name], base[name], scales[name], keep_zeros=name in pruned)
-
-    return MadeOnDemand(tuple(update), make)
-
-
-def _scaled(update: FloatArray, base: FloatArray, scale: float, *, keep_zeros: bool) -> FloatArray:
-    moved, values, before = np.empty_like(update), update.reshape(-1), base.reshape(-1)
-    for start in range(0, values.size, PIECE):
-        piece = slice(start, start + PIECE)
-        # Use float64: the difference of values near float32's limit would overflow.
-        near = before[piece].astype(np.float64)
-        found = near + scale * (values[piece] - near)
-        if keep_zeros:
-            found[values[piece] == 0] = 0.0
-        moved.reshape(-1)[piece] = found
-    return moved
-
-
-def _change(update: FloatArray, base: FloatArray, keep_zeros: bool) -> Iterator[NDArray[np.float64]]:
-    values, before = update.reshape(-1), base.reshape(-1)
-    for start in range(0, values.size, PIECE):
-        piece = slice(start, start + PIECE)
-        change = values[piece].astype(np.float64) - before[piece]
-        yield change[values[piece] != 0] if keep_zeros else change
-
-
-def _pieces(tensor: FloatArray) -> Iterator[NDArray[np.float64]]:
-    values = tensor.reshape(-1)
-    return (values[start : start + PIECE].astype(np.float64) for start in range(0, values.size, PIECE))
-
-
-def _norm(pieces: Iterable[NDArray[np.float64]]) -> float:
-    # Avoid BLAS: its sums depend on the number of threads.
-    return math.sqrt(sum(float(np.einsum("i,i->", piece, piece)) for piece in pieces))
-
-
-def _can_be_pruned(manifest: Manifest) -> frozenset[str]:
-    """Return the tensors in which a zero means that the device pruned the entry."""
-    return frozenset(manifest.prunable if manifest.method.uplink == "weights" else ())
+    whole = math.hypot(*norms.tolist())
+    return math.hypot(*(norms * scales).tolist()) / whole if whole else 1.0

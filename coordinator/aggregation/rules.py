@@ -8,31 +8,33 @@ already weighed and clipped (claims.py, norms.py), and compute in float64: the s
 from __future__ import annotations
 
 import math
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.aggregation.kept_entries import EntryBlock, KeptEntries
-from sparsyedge.coordinator.aggregation.mean import average
-from sparsyedge.coordinator.aggregation.method_rules import average_nonzero
+from sparsyedge.coordinator.aggregation.alignment import Comparison, compare
+from sparsyedge.coordinator.aggregation.entry_blocks import EntryBlock, other_blocks, weight_blocks
+from sparsyedge.coordinator.aggregation.mean import average, gathered
+from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName, least_for_krum
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.methods import Method
-from sparsyedge.edge.tensors import FloatArray, State, Tensors
+from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.wire.flat_frame import FlatUpdate
 
-__all__ = ["RULES", "RoundContext", "Rule", "make_rule"]
+__all__ = ["RULES", "RoundContext", "Rule", "make_rule", "mean"]
 
-Updates = Iterable[tuple[float, Tensors]]
 Numbers = NDArray[np.float64]
 
 MIN_PEERS = 7
 """With fewer, an honest device with odd data looks like one that reverses its change: one of the demo's four did."""
+MOST_PEERS = 256
+"""In larger rounds, each update is compared with this many others, drawn by seed and round."""
 DEVIATIONS = 2.0
 """A score must be this many median deviations below the median before we leave the update out."""
 
@@ -41,27 +43,15 @@ DEVIATIONS = 2.0
 class RoundContext:
     """What a rule needs besides the updates."""
 
-    manifest: Manifest
-    base: State
-    """The model that the updates start from."""
-    devices: int
-    scratch: Path
-    """A folder on a disk with room for a second copy of the updates."""
+    seed: int = 0
+    round_number: int = 0
     left_out: list[int] = field(default_factory=list)
     """Positions of the updates that the rule left out; filled by `combine`."""
 
-    def keep(self, updates: Updates) -> KeptEntries:
-        """Write the updates to disk for entry-by-entry comparison."""
-        method = self.manifest.method
-        names = () if method.uplink == "whole" else self.manifest.prunable
-        rest = {name: self.base[name] if method.uplink == "delta" else None for name in names}
-        return KeptEntries(self.scratch, devices=self.devices, rest=rest).add_all(updates)
 
-    def mean(self, updates: Updates) -> State:
-        """Take the mean that the method asks for."""
-        if self.manifest.method.aggregation == "mean":
-            return average(updates)
-        return average_nonzero(updates, self.manifest.prunable)
+def mean(updates: RoundEntries) -> FlatUpdate:
+    """Take the mean that the method asks for."""
+    return average(updates, senders_only=updates.base.manifest.method.aggregation == "nonzero-mean")
 
 
 class Rule(ABC):
@@ -74,7 +64,7 @@ class Rule(ABC):
         self.config = config
 
     @abstractmethod
-    def combine(self, updates: Updates, context: RoundContext) -> State:
+    def combine(self, updates: RoundEntries, context: RoundContext) -> FlatUpdate:
         """Combine one or more updates into a model."""
 
     def why_not(self, method: Method) -> str | None:
@@ -85,8 +75,8 @@ class Rule(ABC):
 class Mean(Rule):
     """The weighted mean."""
 
-    def combine(self, updates: Updates, context: RoundContext) -> State:
-        return context.mean(updates)
+    def combine(self, updates: RoundEntries, context: RoundContext) -> FlatUpdate:
+        return mean(updates)
 
 
 class Clipped(Mean):
@@ -98,19 +88,27 @@ class Clipped(Mean):
 class EntryRule(Rule):
     """A rule that looks at one entry of all devices at a time."""
 
-    def combine(self, updates: Updates, context: RoundContext) -> State:
-        with context.keep(updates) as kept:
-            return {name: self._combine_tensor(kept, name, context.manifest) for name in kept.names}
+    def combine(self, updates: RoundEntries, context: RoundContext) -> FlatUpdate:
+        weights, others = updates.weights, updates.base.flat.others.copy()
+        for block in other_blocks(updates):
+            others[block.positions] = self._combined(block, weights, senders_only=False)
+        return gathered(self._parts(updates, weights), others, updates)
 
-    def _combine_tensor(self, kept: KeptEntries, name: str, manifest: Manifest) -> FloatArray:
-        tensor = kept.rest_of(name)
-        weights = np.array(kept.weights, dtype=np.float64)
-        senders_only = manifest.method.aggregation == "nonzero-mean" and name in manifest.prunable
-        for block in kept.blocks(name):
-            values = self.combine_entries(block, weights, senders_only=senders_only)
-            # Avoid -0.0, as in the plain mean: it would cost an entry on the wire.
-            tensor.reshape(-1)[block.positions] = values.astype(np.float32) + np.float32(0.0)
-        return tensor
+    def _parts(self, updates: RoundEntries, weights: Numbers) -> Iterator[tuple[int, FloatArray]]:
+        method, base = updates.base.manifest.method, updates.base.flat.weights
+        for block in weight_blocks(updates):
+            start, stop = int(block.positions[0]), int(block.positions[-1]) + 1
+            # Where devices prune changes, what nobody changed stays as it is.
+            part = base[start:stop].copy() if method.uplink == "delta" else np.zeros(stop - start, dtype=np.float32)
+            senders_only = method.aggregation == "nonzero-mean"
+            part[block.positions - start] = self._combined(block, weights, senders_only=senders_only)
+            yield start, part
+
+    def _combined(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> FloatArray:
+        values = self.combine_entries(block, weights, senders_only=senders_only)
+        # Avoid -0.0, as in the plain mean: it would cost an entry on the wire.
+        combined: FloatArray = values.astype(np.float32) + np.float32(0.0)
+        return combined
 
     @abstractmethod
     def combine_entries(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> Numbers:
@@ -166,14 +164,24 @@ class Median(EntryRule):
 class ChoosingRule(Rule):
     """A rule that leaves some updates out and averages the others."""
 
-    def combine(self, updates: Updates, context: RoundContext) -> State:
-        with context.keep(updates) as kept:
-            chosen = self.choose(_products(kept, context))
-            context.left_out[:] = sorted(set(range(len(kept.weights))) - set(chosen))
-            return context.mean((kept.weights[device], kept.update(device)) for device in chosen)
+    def combine(self, updates: RoundEntries, context: RoundContext) -> FlatUpdate:
+        devices = len(updates.members)
+        chosen: Sequence[int] = range(devices)
+        if devices >= self.fewest(devices):
+            chosen = self.choose(compare(updates, self.peers(devices, context)))
+        context.left_out[:] = sorted(set(range(devices)) - set(chosen))
+        return mean(updates.only(chosen))
+
+    def fewest(self, devices: int) -> int:
+        """How many devices a round needs before any can be left out."""
+        return 0
+
+    def peers(self, devices: int, context: RoundContext) -> Sequence[int]:
+        """Whom to compare every device with."""
+        return range(devices)
 
     @abstractmethod
-    def choose(self, products: Numbers) -> Sequence[int]:
+    def choose(self, found: Comparison) -> Sequence[int]:
         """Return the devices to average, in device order, given the inner products of their changes."""
 
 
@@ -187,14 +195,27 @@ class Aligned(ChoosingRule):
 
     clip = 2.0
 
-    def choose(self, products: Numbers) -> Sequence[int]:
-        devices = len(products)
-        if devices < MIN_PEERS:
+    def fewest(self, devices: int) -> int:
+        return MIN_PEERS
+
+    def peers(self, devices: int, context: RoundContext) -> Sequence[int]:
+        """All devices, or as many as give a median: comparing all pairs of thousands would take hours."""
+        if devices <= MOST_PEERS:
             return range(devices)
-        norms = np.sqrt(np.diag(products))
-        scale = np.outer(norms, norms)
-        cosines = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
-        scores = np.array([np.median(np.delete(cosines[device], device)) for device in range(devices)])
+        return sorted(random.Random(f"{context.seed} {context.round_number}").sample(range(devices), MOST_PEERS))
+
+    def choose(self, found: Comparison) -> Sequence[int]:
+        devices = len(found.products)
+        norms = np.sqrt(found.squares)
+        scale = np.outer(norms, norms[found.peers])
+        cosines = np.divide(found.products, scale, out=np.zeros_like(found.products), where=scale > 0)
+        place = {device: column for column, device in enumerate(found.peers)}
+        scores = np.array(
+            [
+                np.median(np.delete(cosines[device], place[device]) if device in place else cosines[device])
+                for device in range(devices)
+            ]
+        )
         middle = float(np.median(scores))
         least = min(0.0, middle - DEVIATIONS * float(np.median(np.abs(scores - middle))))
         return [device for device in range(devices) if scores[device] >= least]
@@ -206,7 +227,8 @@ class Krum(ChoosingRule):
     An update's score is the sum of squared distances to its nearest peers, over trained entries that devices keep.
     """
 
-    def choose(self, products: Numbers) -> Sequence[int]:
+    def choose(self, found: Comparison) -> Sequence[int]:
+        products = found.products
         devices = len(products)
         byzantine = devices // 5 if self.config.byzantine is None else self.config.byzantine
         # A round may close with fewer updates than the cohort has members.
@@ -220,19 +242,6 @@ class Krum(ChoosingRule):
         nearest = np.sort(distances, axis=1)[:, 1 : devices - byzantine - 1]
         order = np.argsort(nearest.sum(axis=1), kind="stable")
         return sorted(int(device) for device in order[: devices - byzantine])
-
-
-def _products(kept: KeptEntries, context: RoundContext) -> Numbers:
-    """Return the inner products of all pairs of changes; entries that a device does not keep count as unchanged."""
-    devices = len(kept.weights)
-    products = np.zeros((devices, devices))
-    for name in (parameter.name for parameter in context.manifest.parameters if parameter.trainable):
-        base = context.base[name].reshape(-1)
-        for block in kept.blocks(name):
-            near = base[block.positions].astype(np.float64)
-            changes = np.where(block.kept, block.values - near, 0.0)
-            products += changes @ changes.T
-    return products
 
 
 RULES: dict[RuleName, type[Rule]] = {

@@ -11,7 +11,6 @@ coordinator/aggregation_config.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from sparsyedge.coordinator.aggregation_config import OptimizerName, ServerOptimizerConfig
 from sparsyedge.edge.errors import DamagedFileError, RunError
 from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, State, Tensors
 from sparsyedge.edge.wire.local_tensors import open_tensors, pack_tensors
 
 __all__ = ["OPTIMIZERS", "ServerOptimizer", "make_optimizer"]
@@ -46,11 +45,10 @@ class ServerOptimizer(ABC):
         self._shapes = manifest.shapes
         self._memory: dict[str, State] = {slot: {} for slot in self.slots}
 
-    def step(self, base: Mapping[str, FloatArray], mean: State) -> State:
-        """Return the next model, given the round's base; overwrites `mean` tensor by tensor."""
-        for name in self._trained:
-            mean[name] = self._step_tensor(name, base[name], mean[name])
-        return mean
+    def step(self, base: Tensors, mean: Tensors) -> Tensors:
+        """Return the next model, given the round's base."""
+        moved = {name: self._step_tensor(name, base[name], mean[name]) for name in self._trained}
+        return MadeOnDemand(mean, lambda name: moved[name] if name in moved else mean[name])
 
     @abstractmethod
     def direction(self, name: str, change: FloatArray) -> FloatArray:
@@ -97,7 +95,7 @@ class ServerOptimizer(ABC):
 class FedAvg(ServerOptimizer):
     """Plain averaging."""
 
-    def step(self, base: Mapping[str, FloatArray], mean: State) -> State:
+    def step(self, base: Tensors, mean: Tensors) -> Tensors:
         """Return the mean itself at a rate of 1: base + (mean - base) would round."""
         return mean if self._rate == 1.0 else super().step(base, mean)
 

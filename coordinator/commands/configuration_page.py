@@ -117,7 +117,7 @@ def _type(info: Any) -> str:
     (declared,) = _options(info)
     extra = declared.extra if isinstance(declared, msgspec.inspect.Metadata) else None
     if extra and "path" in extra:
-        return {"place": "path", "dataset": "name or path"}[extra["path"]]
+        return {"place": "path", "dataset": "name or path", "store": "path or URL"}[extra["path"]]
     match _bare(declared):
         case msgspec.inspect.BoolType():
             return "true or false"

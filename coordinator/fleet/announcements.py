@@ -11,12 +11,13 @@ import msgspec
 from msgspec import UNSET
 
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.fleet.blob_store import BlobStore
 from sparsyedge.coordinator.fleet.broker_access import manifest_signature
 from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.rounds.events import OpenRound
 from sparsyedge.coordinator.rounds.learning_rates import learning_rate
-from sparsyedge.edge.compatibility import FIRST, OURS, Demand, own_software, which_upgrade
+from sparsyedge.edge.compatibility import FIRST, HTTP_BLOBS, OURS, Demand, own_software, which_upgrade
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
 from sparsyedge.edge.protocol.chunks import blob_of, recut
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Blob, DeviceStatus, RoundTask
@@ -36,25 +37,28 @@ class Announcements:
         *,
         chunk_bytes: int = CHUNK_BYTES,
         seal: Callable[[RoundTask], RoundTask] = lambda task: task,
+        store: BlobStore | None = None,
     ) -> None:
-        """`seal` signs tasks in a secured fleet."""
+        """`seal` signs tasks in a secured fleet; with a store, devices fetch blobs over HTTP."""
         self._config = config
         self._manifest = artifacts.manifest
         self._publisher = publisher
         self._chunk_bytes = chunk_bytes
         self._seal = seal
+        self._store = store
         self._task: RoundTask | None = None
         # The oldest version that can express the run: most devices can read it, and no device gets to choose it.
         self._protocol = OURS.protocol.oldest
-        self._demand = Demand(protocol=self._protocol, needs=artifacts.manifest.needs or (), software=own_software())
+        needs = (artifacts.manifest.needs or ()) + (() if self._has_chunks else (HTTP_BLOBS,))
+        self._demand = Demand(protocol=self._protocol, needs=needs, software=own_software())
         for file in artifacts.manifest.files.values():
-            publisher.put(
+            self._offer(
                 self._cut(Blob(sha256=file.sha256, bytes=file.bytes)), (artifacts.directory / file.name).read_bytes
             )
         content = (artifacts.directory / MANIFEST_NAME).read_bytes()
         self._manifest_blob = blob_of(content, chunk_bytes=chunk_bytes)
         self._signature = manifest_signature(config)
-        publisher.put(self._manifest_blob, lambda: content)
+        self._offer(self._manifest_blob, lambda: content)
 
     @property
     def round(self) -> int:
@@ -80,11 +84,11 @@ class Announcements:
         """
         blobs = {self._manifest_blob.sha256, model.blob.sha256}
         if not model.is_initial:
-            self._publisher.put(self._cut(model.blob), model.frame_reader())
+            self._offer(self._cut(model.blob), model.frame_reader())
         deltas = tuple(msgspec.structs.replace(delta, model=self._cut(delta.model)) for delta in model.deltas)
         for delta in deltas:
             # Keep the frame itself: the model may have moved on by the time a broker comes back.
-            self._publisher.put(delta.model, partial(bytes, model.delta_frame(delta)))
+            self._offer(delta.model, partial(bytes, model.delta_frame(delta)))
             blobs.add(delta.model.sha256)
         task = RoundTask(
             protocol=self._protocol,
@@ -102,6 +106,7 @@ class Announcements:
             model=self._cut(model.blob),
             codec=self._config.codec,
             deltas=deltas,
+            blobs=self._store.url if self._store and self._store.flush() else UNSET,
             learning_rate=self.learning_rate(command.round) if learning_rate is None else learning_rate,
             epochs=self._config.epochs,
             batch_size=self._config.batch_size,
@@ -111,7 +116,7 @@ class Announcements:
         )
         self._announce(task)
         artifacts = {file.sha256 for file in self._manifest.files.values()}
-        self._publisher.keep_only(blobs | artifacts)
+        self._keep_only(blobs | artifacts)
 
     def extend_round(self, cohort: tuple[str, ...], *, left_s: float) -> None:
         """Announce the open round again, with another deadline and perhaps other members."""
@@ -134,7 +139,23 @@ class Announcements:
 
     def clear(self) -> None:
         """Withdraw all blobs; the last task stays for devices that connect later."""
-        self._publisher.keep_only(set())
+        self._keep_only(set())
+
+    @property
+    def _has_chunks(self) -> bool:
+        """Whether the broker holds the blobs."""
+        return self._store is None or self._store.has_fallback
+
+    def _offer(self, blob: Blob, read: Callable[[], bytes]) -> None:
+        if self._has_chunks:
+            self._publisher.put(blob, read)
+        if self._store is not None:
+            self._store.offer(blob, read)
+
+    def _keep_only(self, blobs: set[str]) -> None:
+        self._publisher.keep_only(blobs)
+        if self._store is not None:
+            self._store.keep_only(blobs)
 
     def _cut(self, blob: Blob) -> Blob:
         """Cut the blob into chunks the broker accepts."""

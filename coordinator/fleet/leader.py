@@ -15,6 +15,7 @@ from typing import Literal
 
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.announcements import Announcements
+from sparsyedge.coordinator.fleet.blob_store import BlobStore
 from sparsyedge.coordinator.fleet.device_watch import DeviceWatch
 from sparsyedge.coordinator.fleet.intake import Intake
 from sparsyedge.coordinator.fleet.offer_proofs import OfferProofs
@@ -73,6 +74,7 @@ class Leader:
         clock: Callable[[], float] = time.monotonic,
         run_key: RunKey | None = None,
         takes_turns: bool = False,
+        blobs: BlobStore | None = None,
     ) -> None:
         self._link = link
         self._store = store
@@ -85,7 +87,7 @@ class Leader:
         self._updates = model.updates
         seal = {"seal": run_key.seal} if run_key else {}
         self._announcements = announcements = Announcements(
-            config, artifacts, publisher, chunk_bytes=link.chunk_bytes, **seal
+            config, artifacts, publisher, chunk_bytes=link.chunk_bytes, store=blobs, **seal
         )
         self._refusals = refusals = Refusals(store, observer, present_round=lambda: announcements.round, clock=clock)
         self._reports = reports = Reports(config.name, store, announcements, refusals)

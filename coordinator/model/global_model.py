@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.aggregation.server_optimizer import make_optimizer
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.model_files import ModelFiles, Version
@@ -30,6 +31,8 @@ class GlobalModel:
     """The present version: its state, and its frames for the fleet. Updates are differences to this state."""
 
     id: str
+    base: RoundBase
+    """Its tensors, as the base of a round's updates."""
     nonzeros: int
     """How many of its values each device receives."""
     blob: Blob
@@ -59,7 +62,9 @@ class GlobalModel:
         if round_number == 1:
             frame = self._encode(initial, round_number=1, base_id=identity)
             self._files.save(Version(round=1, model_id=identity, frame=frame))
-        self._present(self._files.load(round_number))
+        self._layout = layout_of(self._manifest)
+        self._state = self._layout.empty()
+        self.present(self._files.load(round_number))
 
     @property
     def is_initial(self) -> bool:
@@ -86,11 +91,12 @@ class GlobalModel:
         """Return the frame of one of the present deltas."""
         return self._delta_frames[delta.base]
 
-    def succeed(self, average: State, *, round_number: int) -> None:
-        """Make the version that the next round starts from, and switch to it.
+    def succeed(self, average: Tensors, *, round_number: int) -> None:
+        """Make the version that the next round starts from, and switch to it; it is on disk when this returns."""
+        self.present(self.next_version(average, round_number=round_number))
 
-        Consumes `average` and empties it. The new version is on disk when this returns.
-        """
+    def next_version(self, average: Tensors, *, round_number: int) -> Version:
+        """Make the version that the next round starts from, and save it."""
         mean = self._optimizer.step(self._state, average)
         first = round_number == self._first_sent
         coded = self._code(mean, base=None if first else self._state, round_number=round_number)
@@ -103,15 +109,13 @@ class GlobalModel:
             residual=coded.residual,
             optimizer=self._optimizer.pack(),
         )
-        # Free these before the frame is decoded below: memory must not hold the model twice.
-        del coded
-        mean.clear()
         self._files.save(version)
-        self._present(version)
+        return version
 
-    def _present(self, version: Version) -> None:
-        """Make a version from disk the present one."""
-        self._state = decode_frame(version.frame, self._manifest.shapes).state
+    def present(self, version: Version) -> None:
+        """Make a version from disk the present one. Overwrites the tensors of the last one."""
+        decode_frame(version.frame, self._manifest.shapes, into=self._state)
+        self.base = RoundBase(self._manifest, self._layout, self._state)
         self._round = version.round
         self._residual = self._unpack_residual(version)
         self._optimizer.unpack(version.optimizer)
@@ -153,7 +157,7 @@ class GlobalModel:
                 f"run with the version of sparsyedge that began it, or start a new one"
             ) from error
 
-    def _code(self, mean: State, *, base: State | None, round_number: int) -> Coded:
+    def _code(self, mean: Tensors, *, base: State | None, round_number: int) -> Coded:
         return encode_with_feedback(
             mean,
             self._residual,
@@ -165,7 +169,7 @@ class GlobalModel:
             prunable=self._manifest.prunable,
         )
 
-    def _encode(self, state: State, *, round_number: int, base_id: str, base: State | None = None) -> bytes:
+    def _encode(self, state: Tensors, *, round_number: int, base_id: str, base: State | None = None) -> bytes:
         """Encode a frame without loss."""
         return frame_of(
             state,

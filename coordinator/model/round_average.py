@@ -1,19 +1,16 @@
-"""Averages a round: decides how much each update counts, and combines the updates by the run's rule."""
+"""One model from the updates of a round: weighed, bounded, combined by the run's rule, and masked by its method."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from functools import partial
-
 from sparsyedge.coordinator.aggregation.influence import Influence, Share
-from sparsyedge.coordinator.aggregation.method_rules import combine
-from sparsyedge.coordinator.aggregation.rules import RoundContext, Rule
+from sparsyedge.coordinator.aggregation.measures import pruned_exactly
+from sparsyedge.coordinator.aggregation.method_rules import masked
+from sparsyedge.coordinator.aggregation.round_base import RoundBase
+from sparsyedge.coordinator.aggregation.rules import RoundContext, Rule, mean
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.round_updates import RoundUpdates
-from sparsyedge.coordinator.record.metrics import RoundMetrics
 from sparsyedge.coordinator.record.store import Store
-from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.tensors import MadeOnDemand, State, Tensors
+from sparsyedge.edge.wire.flat_frame import FlatUpdate
 
 __all__ = ["RoundAverage"]
 
@@ -24,7 +21,6 @@ class RoundAverage:
     def __init__(
         self,
         config: RunConfig,
-        manifest: Manifest,
         *,
         updates: RoundUpdates,
         store: Store,
@@ -32,50 +28,39 @@ class RoundAverage:
         influence: Influence | None,
     ) -> None:
         self._config = config
-        self._manifest = manifest
         self._updates = updates
         self._store = store
         self._rule = rule
         self._influence = influence
 
-    def judge(self, round_number: int, devices: tuple[str, ...], base: State) -> dict[str, Share]:
-        """Decide how much each device's update counts."""
-        claims, hashes = self._store.samples(round_number), self._store.accepted(round_number)
-        claims = {device: claims[device] for device in devices}
+    def judge(self, round_number: int, hashes: dict[str, str], base: RoundBase) -> dict[str, Share]:
+        """Decide how much each device's update counts, by the hash of each."""
+        claims = self._store.samples(round_number)
+        claims = {device: claims[device] for device in hashes}
         if self._influence is None:
             return {device: Share(claim, claim) for device, claim in claims.items()}
+        decoded = self._updates.decoded
         return self._influence.judge(
             claims,
-            {device: hashes[device] for device in devices},
-            lambda device: next(self._updates.read(round_number, (device,)))[1],
-            base=base,
+            {device: decoded[update].measures for device, update in hashes.items()},
+            base,
+            pruned_exactly=lambda device: pruned_exactly(decoded.update(hashes[device], base), base),
         )
 
     def combine(
-        self, round_number: int, shares: dict[str, Share], *, base: State, metrics: RoundMetrics
-    ) -> tuple[State, dict[str, Share]]:
+        self, round_number: int, hashes: dict[str, str], shares: dict[str, Share], base: RoundBase
+    ) -> tuple[FlatUpdate, dict[str, Share]]:
         """Return the average with the method's mask, and what each update counted for in it."""
-        devices = tuple(shares)
-        frozen = {name: base[name] for name in self._manifest.frozen}
-        updates = _without(metrics.watch(self._updates.read(round_number, devices)), frozen)
-        finish = partial(
-            combine,
-            method=self._manifest.method,
-            prunable=self._manifest.prunable,
-            round_number=round_number,
-            rounds=self._config.rounds,
+        updates = self._updates.decoded.entries(
+            base, [(hashes[device], _weight(share), share.scales) for device, share in shares.items()]
         )
-        if self._influence is None or self._rule is None:
-            return finish(updates) | frozen, shares
-        context = RoundContext(self._manifest, base, len(devices), self._config.run_path / "updates")
-        bounded = self._influence.bound(updates, shares.values(), base=base)
-        state = finish(bounded, rule=partial(self._rule.combine, context=context))
-        return state | frozen, self._influence.leave_out(shares, [devices[place] for place in context.left_out])
+        context = RoundContext(seed=self._config.seed, round_number=round_number)
+        combined = mean(updates) if self._rule is None else self._rule.combine(updates, context)
+        if self._influence is not None:
+            devices = tuple(shares)
+            shares = self._influence.leave_out(shares, [devices[place] for place in context.left_out])
+        return masked(combined, updates, round_number=round_number, rounds=self._config.rounds), shares
 
 
-def _without(updates: Iterable[tuple[int, Tensors]], frozen: Collection[str]) -> Iterator[tuple[int, Tensors]]:
-    """The updates without what is the same in all of them; averaging that would only cost time."""
-    for samples, state in updates:
-        yield samples, MadeOnDemand([name for name in state if name not in frozen], state.__getitem__)
-        # Free it before the next one is decoded.
-        del state
+def _weight(share: Share) -> float:
+    return share.weight if share.trust == 1 else share.weight * share.trust

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.model.evaluate import Evaluate, evaluate_levels, global_sparsity
+from sparsyedge.coordinator.model.evaluate import Evaluate, evaluate_levels
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.model.mask_files import MaskFiles
 from sparsyedge.coordinator.model.round_average import RoundAverage
 from sparsyedge.coordinator.model.round_updates import RoundUpdates
-from sparsyedge.coordinator.record.metrics import RoundMetrics, of_evaluation, of_shares, pack_mask
+from sparsyedge.coordinator.record.metrics import figures_of_round, of_evaluation, of_shares, pack_mask
 from sparsyedge.coordinator.record.store import ClosedRound, Store
 from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.wire.flat_frame import decode_flat
 
 __all__ = ["RoundClosing"]
 
@@ -29,7 +30,7 @@ class RoundClosing:
         self,
         config: RunConfig,
         manifest: Manifest,
-        initial: State,
+        initial: RoundBase,
         *,
         model: GlobalModel,
         updates: RoundUpdates,
@@ -50,12 +51,19 @@ class RoundClosing:
     def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
         """Make the next model from these devices' updates; the round is recorded when this returns."""
         model, manifest = self._model, self._manifest
-        # Lossy codecs change the average, so the figures describe the model that devices will decode.
-        metrics = RoundMetrics(manifest, initial=self._initial, start=model.state)
-        shares = self._average.judge(round_number, devices, model.state)
-        average, shares = self._average.combine(round_number, shares, base=model.state, metrics=metrics)
-        model.succeed(average, round_number=round_number + 1)
+        hashes = self._updates.decode(round_number, devices)
+        shares = self._average.judge(round_number, hashes, model.base)
+        average, shares = self._average.combine(round_number, hashes, shares, model.base)
+        version = model.next_version(average.tensors(model.base.layout), round_number=round_number + 1)
         del average
+        # Lossy codecs change the average, so the figures describe the model that devices will decode.
+        figures = figures_of_round(
+            decode_flat(version.frame, model.base.layout)[1],
+            initial=self._initial,
+            start=model.base,
+            measured=[self._updates.decoded[update].measures for update in hashes.values()],
+        )
+        model.present(version)
         due = round_number == self._config.rounds or round_number % self._config.eval_every == 0
         evaluation = self._evaluate(model.state) if due else None
         levels = evaluate_levels(self._evaluate, model.state, manifest) if due else {}
@@ -63,9 +71,9 @@ class RoundClosing:
             round=round_number,
             model_id=model.id,
             seconds=elapsed_s(),
-            global_sparsity=global_sparsity(model.state, manifest.prunable),
+            global_sparsity=figures["sparsity_prunable"],
             evaluation=evaluation,
-            metrics=metrics.finish(model.state) | of_shares(shares) | of_evaluation(evaluation) | levels,
+            metrics=figures | of_shares(shares) | of_evaluation(evaluation) | levels,
             shares=shares,
         )
         if self._mask_files.wants(round_number):

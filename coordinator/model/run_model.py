@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparsyedge.coordinator.aggregation.influence import Influence
+from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.aggregation.rules import make_rule
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.evaluate import Evaluate
@@ -43,12 +44,13 @@ def open_model(
     if bounded is not None:
         rule = make_rule(bounded, manifest.method)
         factor = bounded.clip or rule.clip
-        influence = Influence(bounded, manifest, factor=factor, told=store.adjusted_devices())
+        influence = Influence(bounded, factor=factor, told=store.adjusted_devices())
     model = GlobalModel(config, artifacts, initial, round_number=round_number)
-    updates = RoundUpdates(config, manifest, model=model, store=store, influence=influence)
+    updates = RoundUpdates(config, model=model, store=store)
     updates.drop(round_number - 1)
-    average = RoundAverage(config, manifest, updates=updates, store=store, rule=rule, influence=influence)
+    average = RoundAverage(config, updates=updates, store=store, rule=rule, influence=influence)
+    beginning = RoundBase(manifest, model.base.layout, initial)
     closing = RoundClosing(
-        config, manifest, initial, model=model, updates=updates, average=average, evaluate=evaluate, store=store
+        config, manifest, beginning, model=model, updates=updates, average=average, evaluate=evaluate, store=store
     )
     return RunModel(model, updates, closing)

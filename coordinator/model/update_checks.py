@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
+from sparsyedge.coordinator.aggregation.measures import Measures, measure
+from sparsyedge.coordinator.aggregation.round_base import Products, RoundBase
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import removed_count
-from sparsyedge.edge.tensors import State
-from sparsyedge.edge.wire.frame import FrameHeader, LazyFrame, decode_lazily
+from sparsyedge.edge.tensors import FloatArray, first_nonfinite
+from sparsyedge.edge.wire.flat_frame import FlatUpdate, decode_flat
+from sparsyedge.edge.wire.frame import FrameHeader
 from sparsyedge.edge.wire.sparse_tensor import bits_of
 
-__all__ = ["max_update_bytes", "nonzero_budget", "verify_update"]
+__all__ = ["Verified", "max_update_bytes", "nonzero_budget", "verify_update"]
 
 FRAME_SLACK_BYTES = 128 << 10
 """Room for the header, the digest, and zstd's overhead on incompressible data."""
@@ -36,42 +40,48 @@ def max_update_bytes(manifest: Manifest) -> int:
     return 4 * (entries - prunable + kept) + entries // 8 + entries // 64 + FRAME_SLACK_BYTES
 
 
-def verify_update(
-    frame: bytes, manifest: Manifest, *, run: str, round_number: int, base: str, base_state: State | None = None
-) -> LazyFrame:
-    """Decode an update lazily; raises FrameError if it is not for this round or would harm the average.
+class Verified(NamedTuple):
+    """An update that may be averaged, and what was measured of it."""
 
-    An update that is a difference to model `base` needs `base_state`.
-    """
-    update = decode_lazily(frame, manifest.shapes, base_state)
-    _check_header(update.header, run=run, round_number=round_number, base=base)
-    for name in update:
-        if not np.isfinite(update[name]).all():
-            raise FrameError(f"{name} holds NaN or infinity; the learning rate may be too high for this device's data")
+    update: FlatUpdate
+    measures: Measures
+
+
+def verify_update(frame: bytes, base: RoundBase, *, run: str, round_number: int, base_id: str) -> Verified:
+    """Decode and measure an update; raises FrameError if it is not for this round or would harm the average."""
+    header, update = decode_flat(frame, base.layout, base.flat)
+    _check_header(header, run=run, round_number=round_number, base=base_id)
+    update = base.whole(update)
+    near = base.near(update)
+    products, finite = base.products(update, near)
+    if not finite:
+        name = first_nonfinite(update.tensors(base.layout))
+        raise FrameError(f"{name} holds NaN or infinity; the learning rate may be too high for this device's data")
+    _check_others(update, base)
+    _check_budget(products, update, near, base)
+    return Verified(update, measure(update, base, products, near))
+
+
+def _check_others(update: FlatUpdate, base: RoundBase) -> None:
+    layout, manifest = base.layout, base.manifest
     for norm in manifest.batch_norms:
-        if (update[norm.variance] < 0).any():
+        if (update.others[layout.places[norm.variance]] < 0).any():
             raise FrameError(f"{norm.variance} holds a negative variance")
-    _check_frozen(update, manifest, base_state)
-    _check_budget(update, manifest, base_state)
-    return update
-
-
-def _check_frozen(update: LazyFrame, manifest: Manifest, base_state: State | None) -> None:
-    if base_state is None:
-        return
     for name in manifest.frozen:
-        if not np.array_equal(bits_of(update[name]), bits_of(base_state[name])):
+        place = layout.places[name]
+        if not np.array_equal(bits_of(update.others[place]), bits_of(base.flat.others[place])):
             raise FrameError(f"{name} is another than in the round's model, though it is frozen: no step changes it")
 
 
-def _check_budget(update: LazyFrame, manifest: Manifest, base_state: State | None) -> None:
-    if manifest.method.uplink == "delta" and base_state is not None:
-        what, found = "changed", sum(int(np.count_nonzero(update[n] != base_state[n])) for n in manifest.prunable)
+def _check_budget(products: Products, update: FlatUpdate, near: FloatArray, base: RoundBase) -> None:
+    method = base.manifest.method
+    if method.uplink == "delta":
+        what, found = "changed", int(np.count_nonzero(update.values != near))
     else:
-        what, found = "non-zero", sum(int(np.count_nonzero(update[name])) for name in manifest.prunable)
-    allowed = nonzero_budget(manifest)
+        what, found = "non-zero", int(products.nonzeros[: len(base.layout.weights)].sum())
+    allowed = nonzero_budget(base.manifest)
     if found > allowed:
-        raise FrameError(f"update has {found} {what} weights, sparsity {manifest.method.sparsity} allows {allowed}")
+        raise FrameError(f"update has {found} {what} weights, sparsity {method.sparsity} allows {allowed}")
 
 
 def _check_header(header: FrameHeader, *, run: str, round_number: int, base: str) -> None:

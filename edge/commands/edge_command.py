@@ -171,7 +171,11 @@ def _run(
         files=DeviceFiles(work_dir),
         holder=holder,
         power=Power(meter, idle_w=_idle_watts(meter, config.idle_s)),
-        signing=Signing(identity.signing_key if identity else None, sign=partial(_sign, config, identity)),
+        signing=Signing(
+            identity.signing_key if identity else None,
+            sign=partial(_sign, config, identity),
+            ca=identity.tls.ca if identity else None,
+        ),
     )
     agent = Agent(
         courier,

@@ -51,6 +51,7 @@ class DeviceFiles:
         self.cache = Cache(folder)
         self.outbox = Outbox(folder / "outbox")
         self.optimizer = OptimizerMemory(folder / "optimizer")
+        self.downloads = folder / "downloads"
         self.job_path = folder / "job.checkpoint" if keeps_jobs else None
 
 
@@ -70,6 +71,8 @@ class Signing:
     """The device trains only artifacts signed with this key."""
     sign: Callable[[Offer], Offer] = lambda offer: offer
     """Signs an offer as this device."""
+    ca: Path | None = None
+    """The fleet's authority; beside the system's, it may vouch for a blob store."""
 
 
 @dataclass(frozen=True)

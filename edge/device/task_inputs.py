@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from sparsyedge.edge.device.blob_source import BlobSource
 from sparsyedge.edge.device.cache import Cache
-from sparsyedge.edge.device.courier import Courier
 from sparsyedge.edge.errors import FrameError, SecurityError
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts, Manifest, decode_manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
@@ -31,9 +31,9 @@ Wanted = Callable[[], bool]
 class TaskInputs:
     """Fetches what the cache lacks and stores it there; rejects anything whose hash differs from the announced one."""
 
-    def __init__(self, courier: Courier, cache: Cache, *, signing_key: str | None) -> None:
+    def __init__(self, source: BlobSource, cache: Cache, *, signing_key: str | None) -> None:
         """With a signing key, refuses artifacts not signed with it."""
-        self._courier = courier
+        self._source = source
         self._cache = cache
         self._signing_key = signing_key
 
@@ -44,7 +44,7 @@ class TaskInputs:
         if self._cache.has_file(sha256, MANIFEST_NAME, sha256=sha256):
             content = (folder / MANIFEST_NAME).read_bytes()
         else:
-            content = self._fetch(task.manifest, "manifest", at_most=MAX_MANIFEST_BYTES, wanted=wanted)
+            content = self._fetch(task, task.manifest, "manifest", at_most=MAX_MANIFEST_BYTES, wanted=wanted)
         if self._signing_key is not None:
             check_signature(content, task.signature, signing_key=self._signing_key)
         manifest = decode_manifest(content, source=f"the manifest of run {task.run}")
@@ -59,7 +59,7 @@ class TaskInputs:
         for file in missing:
             # Files use the same chunk size as the manifest.
             blob = Blob(sha256=file.sha256, bytes=file.bytes, chunk_bytes=task.manifest.chunk_bytes)
-            self._cache.keep_file(sha256, file.name, self._courier.fetch(blob, wanted=wanted))
+            self._cache.keep_file(sha256, file.name, self._source.fetch(task, blob, wanted=wanted))
         self._cache.keep_file(sha256, MANIFEST_NAME, content)
         return Artifacts(folder, manifest)
 
@@ -87,10 +87,11 @@ class TaskInputs:
                 state = decode_frame(frame, manifest.shapes).state
             elif delta is not None:
                 held = self._base(delta, artifacts)
-                difference = self._fetch(delta.model, "model", at_most=max_frame_bytes(manifest.shapes), wanted=wanted)
+                at_most = max_frame_bytes(manifest.shapes)
+                difference = self._fetch(task, delta.model, "model", at_most=at_most, wanted=wanted)
                 state = decode_frame(difference, manifest.shapes, held).state
             else:
-                frame = self._fetch(task.model, "model", at_most=max_frame_bytes(manifest.shapes), wanted=wanted)
+                frame = self._fetch(task, task.model, "model", at_most=max_frame_bytes(manifest.shapes), wanted=wanted)
                 state = decode_frame(frame, manifest.shapes).state
             found = model_id(state)
             if found != task.model_id:
@@ -111,10 +112,10 @@ class TaskInputs:
         frame = self._cache.model(task.model_id)
         return None if frame is None else decode_frame(frame, manifest.shapes).state
 
-    def _fetch(self, blob: Blob, what: str, *, at_most: int, wanted: Wanted) -> bytes:
+    def _fetch(self, task: RoundTask, blob: Blob, what: str, *, at_most: int, wanted: Wanted) -> bytes:
         if blob.bytes > at_most:
             raise FrameError(f"the task announces a {what} of {blob.bytes} bytes; at most {at_most} are allowed")
-        return self._courier.fetch(blob, wanted=wanted)
+        return self._source.fetch(task, blob, wanted=wanted)
 
     def base_of_update(self, task: RoundTask, artifacts: Artifacts) -> State | None:
         """What both sides hold of the task's model: all of it, or of the checkpoint's model what no step changes.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sparsyedge.edge.data import Samples
+from sparsyedge.edge.device.blob_source import BlobSource
 from sparsyedge.edge.device.courier import Courier
 from sparsyedge.edge.device.energy import PhaseRecorder, peak_rss_mb
 from sparsyedge.edge.device.equipment import Equipment
@@ -45,7 +46,8 @@ class UpdateMaker:
         self._outbox = equipment.files.outbox
         self._power = equipment.power
         self._sign = equipment.signing.sign
-        self._inputs = TaskInputs(courier, equipment.files.cache, signing_key=equipment.signing.artifact_key)
+        source = BlobSource(courier, equipment.files.downloads, ca=equipment.signing.ca)
+        self._inputs = TaskInputs(source, equipment.files.cache, signing_key=equipment.signing.artifact_key)
         self._training = JobTraining(courier, equipment.files.job_path, equipment.files.optimizer)
         self._watch = watch
         self._keep_going = keep_going

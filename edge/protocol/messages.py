@@ -16,6 +16,7 @@ from sparsyedge.edge.compatibility import FIRST, Features, Speaks, VersionNumber
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.errors import FrameError, VersionError
 from sparsyedge.edge.phase_costs import Kind, PhaseCost
+from sparsyedge.edge.protocol.store_url import MAX_URL
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.wire.codecs import LOSSLESS, Codec
 
@@ -80,7 +81,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blob(Message, frozen=True):
-    """A byte string, identified by its hash and fetched in chunks."""
+    """A byte string, identified by its hash and fetched in chunks, or from a web server."""
 
     sha256: Sha256
     bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOB_BYTES)]
@@ -141,6 +142,12 @@ class RoundTask(Message, frozen=True):
     """What the coordinator reads."""
     software: Text = ""
     """The coordinator's software, for people to read."""
+    blobs: Annotated[str, msgspec.Meta(max_length=MAX_URL)] | UnsetType = UNSET
+    """A folder on a web server that has this task's blobs too, each under its SHA-256.
+
+    The broker has them as well, unless `needs` has the feature `http-blobs`. Devices check the URL only when they use
+    it: a scheme that a later version adds must not make a task unreadable.
+    """
     signature: Ed25519Signature = ""
     """The operator's signature of the manifest; devices of a secured fleet accept no other."""
     certificate: RunCertificate | None = None

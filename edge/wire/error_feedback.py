@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, State, Tensors
+from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
 from sparsyedge.edge.wire.codecs import CODECS, Codec, codec_for
 from sparsyedge.edge.wire.frame import encode_frame
 from sparsyedge.edge.wire.local_tensors import open_tensors, pack_tensors
@@ -29,7 +29,7 @@ class Coded:
     """A frame, the receiver's result, and the difference to the original."""
 
     frame: bytes
-    decoded: State
+    decoded: Tensors
     residual: bytes
     """Packed; empty if nothing was lost."""
 

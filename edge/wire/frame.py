@@ -13,7 +13,6 @@ byte by byte.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ import zstandard
 from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import FrameError
-from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.tensors import FloatArray, State, Tensors
 from sparsyedge.edge.wire import native_codec as native
+from sparsyedge.edge.wire.base_check import base_check
 from sparsyedge.edge.wire.codecs import CODECS, LOSSLESS, Codec
 from sparsyedge.edge.wire.envelope import (
-    BASE_CHECK_BYTES,
     FrameHeader,
     Other,
     SectionReader,
@@ -38,6 +37,7 @@ from sparsyedge.edge.wire.envelope import (
     seal,
     sections,
 )
+from sparsyedge.edge.wire.flat_layout import kind_and_name
 from sparsyedge.edge.wire.native_codec import Bits, MaskBits
 from sparsyedge.edge.wire.sparse_tensor import CodedWeight, bits_of, decode_mask, encode_weight
 
@@ -65,8 +65,11 @@ class Encoded:
     """A frame, and the receiver's result."""
 
     frame: bytes
-    decoded: State
-    """Bit for bit the result of decode_frame; the very tensors that were encoded, if nothing is lost."""
+    decoded: Tensors
+    """Bit for bit the result of decode_frame; the very tensors that were encoded, if nothing is lost.
+
+    Each access to a tensor may make it anew.
+    """
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ def encode_frame(
         state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable
     )
     if CODECS[codec].lossy:
-        return Encoded(frame, decode_frame(frame, read_header(frame).shapes, base).state)
-    return Encoded(frame, {name: np.asarray(tensor, dtype=np.float32) for name, tensor in state.items()})
+        return Encoded(frame, decode_lazily(frame, read_header(frame).shapes, base))
+    return Encoded(frame, state)
 
 
 def frame_of(
@@ -114,7 +117,7 @@ def frame_of(
     held = base or {}
     names = set(state)
     weights = [_encode_weight(name, state[name], held, codec) for name in sorted(names & set(prunable))]
-    others = [_encode_other(name, state[name], held) for name in sorted(names - set(prunable), key=_kind_and_name)]
+    others = [_encode_other(name, state[name], held) for name in sorted(names - set(prunable), key=kind_and_name)]
     masks = b"".join(weight.codes.tobytes() for weight in weights)
     weight_section = _compress([weight.words for weight in weights])
     other_section = _compress([np.concatenate(words) for words in _by_kind(others)])
@@ -122,7 +125,7 @@ def frame_of(
         run=run,
         round=round_number,
         base_id=base_id,
-        base_check=_base_check(_used_in([*weights, *others])),
+        base_check=base_check(_used_in([*weights, *others])),
         codec=codec,
         weights=tuple(weight.entry for weight in weights),
         others=tuple(other.entry for other in others),
@@ -134,15 +137,22 @@ def frame_of(
 
 
 def decode_frame(
-    frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str, FloatArray] | None = None
+    frame: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+    base: Mapping[str, FloatArray] | None = None,
+    *,
+    into: State | None = None,
 ) -> Frame:
     """The state in a frame, which must hold exactly the tensors of `shapes`; raises FrameError otherwise.
 
-    A frame that is a difference needs the model `header.base_id` as its base; other frames ignore the base.
+    A frame that is a difference needs the model `header.base_id` as its base; other frames ignore the base. The
+    tensors are new, or those of `into`, overwritten.
     """
     opened = _open(frame, shapes, base)
     header, held = opened.header, opened.held
-    state: State = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in header.tensors}
+    state = {name: np.zeros(shape, dtype=np.float32) for name, shape in header.shapes.items()} if into is None else into
+    for overwritten in (into or {}).values():
+        overwritten.fill(0)
     opened.fill({tensor.name: bits_of(state[tensor.name]) for tensor in header.tensors})
     for tensor in header.tensors:
         _expand(bits_of(state[tensor.name]), tensor, opened.masks[tensor.name], held.get(tensor.name), header.codec)
@@ -216,7 +226,7 @@ def _open(frame: bytes, shapes: Mapping[str, tuple[int, ...]], base: Mapping[str
         if tensor.name in held
         for piece in _used_of(held[tensor.name], mask)
     )
-    if _base_check(used) != header.base_check:
+    if base_check(used) != header.base_check:
         raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base at hand is another model")
     masks = {tensor.name: mask for tensor, mask in zip(header.tensors, kept, strict=True)}
     return _Opened(header, masks, held, weight_section, other_section)
@@ -259,18 +269,6 @@ def _base_bits(header: FrameHeader, base: Mapping[str, FloatArray] | None) -> di
             raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base lacks {tensor.name}")
         held[tensor.name] = bits_of(found)
     return held
-
-
-def _base_check(used: Iterable[NDArray[np.uint32]]) -> bytes:
-    """A short hash of the base entries that a frame builds on, and of their positions; empty if it uses none.
-
-    A wrong base has other entries, so we notice before we decode a wrong model.
-    """
-    digest = None
-    for piece in used:
-        digest = digest or hashlib.sha256()
-        digest.update(piece.data)
-    return digest.digest()[:BASE_CHECK_BYTES] if digest else b""
 
 
 def _used_in(coded: Iterable[CodedWeight | _CodedOther]) -> Iterator[NDArray[np.uint32]]:
@@ -317,13 +315,8 @@ def _encode_other(name: str, tensor: FloatArray, held: Mapping[str, FloatArray])
     return _CodedOther(Other(name, tuple(tensor.shape), difference=True), words, base_bits)
 
 
-def _kind_and_name(name: str) -> tuple[str, str]:
-    """Sorts biases next to biases and variances next to variances: similar values compress better together."""
-    return name.rpartition(".")[2], name
-
-
 def _by_kind(others: Sequence[_CodedOther]) -> Iterator[list[Bits]]:
-    for _, alike in itertools.groupby(others, key=lambda other: _kind_and_name(other.entry.name)[0]):
+    for _, alike in itertools.groupby(others, key=lambda other: kind_and_name(other.entry.name)[0]):
         yield [other.words for other in alike]
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.errors import ArtifactError, FrameError
 from sparsyedge.edge.native import codec_path
+from sparsyedge.edge.tensors import FloatArray
 
 __all__ = [
     "Bits",
@@ -27,6 +28,7 @@ __all__ = [
     "MaskBits",
     "Positions",
     "Sparse",
+    "add_entries",
     "bf16",
     "complement",
     "count_nonzero",
@@ -35,14 +37,18 @@ __all__ = [
     "dropped_ranks",
     "expand",
     "gather",
+    "magnitude_order",
     "mask_entries",
     "mask_positions",
+    "missing_square",
     "nonzero",
     "nonzero_mask",
+    "products",
     "put_plane",
     "rice_decode",
     "rice_encode",
     "rice_mask",
+    "scatter_changes",
     "split_planes",
     "steps_of",
 ]
@@ -54,7 +60,7 @@ Bytes = NDArray[np.uint8]
 MaskBits = NDArray[np.uint32]
 """One bit per entry of a tensor, set if the entry is kept."""
 
-VERSION = 3
+VERSION = 4
 """The version of the library's functions; se_codec_version() must return the same."""
 
 TRUNCATED = -1
@@ -140,7 +146,7 @@ def dropped_ranks(base: Sparse, kept: Positions) -> tuple[Positions, Bits] | Non
     ranks = np.empty(base.positions.size - kept.size, dtype=np.uint32)
     values = np.empty(kept.size, dtype=np.uint32)
     flags = np.empty(base.positions.size, dtype=np.uint8)
-    order = _magnitude_order(base.values)
+    order = magnitude_order(base.values)
     arguments = (*base, base.values.size, order, kept, kept.size, flags, values, ranks, ranks.size)
     return None if _call("se_dropped_ranks", *arguments, allowed=NOT_NESTED) == NOT_NESTED else (ranks, values)
 
@@ -182,7 +188,8 @@ def _empty_mask(size: int) -> MaskBits:
     return np.empty(-(-size // 32), dtype=np.uint32)
 
 
-def _magnitude_order(bits: Bits) -> Positions:
+def magnitude_order(bits: Bits) -> Positions:
+    """The indices of values by magnitude, smallest first, as frames rank a base's non-zeros."""
     order = np.empty(bits.size, dtype=np.uint32)
     _call("se_magnitude_order", bits, bits.size, order)
     return order
@@ -251,6 +258,52 @@ def steps_of(bits: Bits, base: Bits) -> tuple[NDArray[np.int8], float]:
     return steps, scale.value
 
 
+# ---- sums over updates -----------------------------------------------------------------------------------------------
+
+
+def add_entries(
+    positions: Positions, values: FloatArray, *, first: int, weight: float, sums: NDArray[np.float64]
+) -> None:
+    """Add weighted entries to a stretch of sums that starts at position `first`."""
+    assert positions.size == values.size
+    _call("se_add_entries", positions, values, values.size, first, sums.size, weight, sums)
+
+
+def missing_square(found: Sparse, kept: Positions) -> float:
+    """The sum of squares of the values whose positions are not kept."""
+    total = ctypes.c_double()
+    _call("se_missing_square", *found, found.values.size, kept, kept.size, ctypes.byref(total))
+    return total.value
+
+
+def scatter_changes(
+    positions: Positions,
+    values: FloatArray,
+    *,
+    base: FloatArray,
+    first: int,
+    columns: NDArray[np.int32],
+    row: NDArray[np.float64],
+) -> float:
+    """Put the changes to a stretch of the base into the columns of a row; returns the sum of their squares.
+
+    Entries that are zero, or whose column is negative, are left out of the row.
+    """
+    assert positions.size == values.size
+    assert base.size == columns.size
+    square = ctypes.c_double()
+    arguments = (positions, values, values.size, base, first, base.size, columns, row, ctypes.byref(square))
+    _call("se_scatter_changes", *arguments)
+    return square.value
+
+
+def products(a: FloatArray, b: FloatArray, starts: NDArray[np.int64]) -> tuple[NDArray[np.float64], bool]:
+    """Per stretch: sums of (a - b)², a², b² and ab, and the non-zeros of a, b and both; also whether a is finite."""
+    assert a.size == b.size
+    out = np.zeros((starts.size - 1, 7))
+    return out, _call("se_products", a, b, starts, starts.size - 1, out) == 0
+
+
 # ---- the library -----------------------------------------------------------------------------------------------------
 
 _ARRAY, _SIZE, _COUNT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -276,6 +329,13 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_difference16": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_bf16_round": (_ARRAY, _SIZE, _ARRAY),
     "se_int8_encode": (_ARRAY, _ARRAY, _SIZE, _ARRAY, ctypes.POINTER(_FLOAT)),
+    "se_add_entries": (_ARRAY, _ARRAY, _SIZE, _WORD, _SIZE, ctypes.c_double, _ARRAY),
+    "se_missing_square": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _SIZE, ctypes.POINTER(ctypes.c_double)),
+    "se_scatter_changes": (
+        *(_ARRAY, _ARRAY, _SIZE, _ARRAY, _WORD, _SIZE, _ARRAY, _ARRAY),
+        ctypes.POINTER(ctypes.c_double),
+    ),
+    "se_products": (_ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_expand": (_ARRAY, _SIZE, _SIZE, _ARRAY, _WORD, _FLOAT, _ARRAY),
 }
 

@@ -68,6 +68,13 @@ def test_everything__valid(tmp_path: Path) -> None:
     assert config.broker.port == 8883
 
 
+def test_a_place_for_blobs_is_a_folder_beside_the_file_or_a_bucket__valid(tmp_path: Path) -> None:
+    for put, found in (("web", str(tmp_path / "web")), ("s3://bucket/prefix", "s3://bucket/prefix")):
+        config = read(tmp_path, f'blobs = {{url = "https://store.example/fleet", put = "{put}"}}')
+        assert config.blobs is not None
+        assert (config.blobs.put, config.blobs.fallback) == (found, True)
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
@@ -105,6 +112,11 @@ def test_everything__valid(tmp_path: Path) -> None:
         ("cohort = 3", r"unknown key `cohort`; did you mean `cohort_size`\?"),
         ("broker = {prot = 1}", r"unknown key `broker.prot`; did you mean `port`\?"),
         ('fleet = "a/b"', r"`fleet` has value 'a/b'"),
+        ('blobs = {url = "ftp://x/y", put = "."}', r"`blobs.url`: .*scheme 'ftp'; allowed: http, https"),
+        ('blobs = {url = "https://u:p@x/y", put = "."}', r"`blobs.url`: .* names a user; .* remove that"),
+        ('blobs = {url = "https://x/y", put = "gs://z"}', r"`blobs.put` has value 'gs://z'; allowed: a folder, or s3:"),
+        ('blobs = {url = "https://x/y", put = "s3:///"}', r"`blobs.put` has value 's3:///'; allowed: a folder, or s3:"),
+        ('blobs = {url = "https://x/y"}', r"key `blobs.put` is missing"),
     ],
 )
 def test_values__invalid(tmp_path: Path, more: str, sentence: str) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from fixtures.clockwork import FIRST, PLAN, SECOND, Run
+from fixtures.dense_way import average
 from fixtures.scripted_fleet import FakeDevice, Fleet, answer
 
-from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.fleet.leader import Leader

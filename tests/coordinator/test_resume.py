@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fixtures.dense_way import average
 from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, RunThread, answer, retained_below
 
-from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.fleet.lease import FleetLease
 from sparsyedge.coordinator.fleet.lock import RunLock
@@ -212,12 +212,14 @@ def test_a_run_does_not_go_on_with_other_artifacts(fleet: Fleet) -> None:
         fleet.start().result()
 
 
-def test_an_update_that_was_altered_on_disk_is_not_averaged(fleet: Fleet) -> None:
+def test_an_update_that_was_altered_on_disk_is_not_averaged_after_a_restart(fleet: Fleet) -> None:
     run = fleet.start(rounds=1, cohort_size=2)
     first, second = fleet.join("d1", "d2")
     first.deliver(first.until_round(1))
+    interrupt(run)
     path = fleet.config.run_path / "updates/1.log"
     path.write_bytes(second.frame_of(second.until_round(1)))
+    run = fleet.start(rounds=1, cohort_size=2)
     second.deliver(second.until_round(1))
     with pytest.raises(RunError, match=r"the update of device d1 for round 1 in .* is not the one that was accepted"):
         run.result()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from fixtures.broker import Broker
+from fixtures.dense_way import average
 from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, answer, retained_below
 
-from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.coordinator.fleet import leader
 from sparsyedge.coordinator.fleet.lock import LOCK_NAME

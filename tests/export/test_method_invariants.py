@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from fixtures.dense_way import average
 from fixtures.training_api import NEEDS_TRAINING_API, evaluate, first_session
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.edge.data import Samples
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state

@@ -125,3 +125,26 @@ enum Coding : uint32_t {
 // keep `count` entries.
 SE_CODEC_API int64_t se_expand(const uint32_t* mask, size_t n, size_t count, const uint32_t* base, uint32_t coding,
                                float scale, uint32_t* bits);
+
+// ---- sums over updates ----------------------------------------------------------------------------------------------
+
+// sums[positions[i] - first] += double(values[i]) * weight, a product and then a sum, for positions from `first` to
+// `first + n`. Returns 0, or kBeyondEnd for any other position; entries before it are added by then.
+SE_CODEC_API int64_t se_add_entries(const uint32_t* positions, const float* values, size_t count, uint32_t first,
+                                    size_t n, double weight, double* sums);
+
+// Sums the squares of the values whose positions are not among `kept`; both lists of positions increase.
+SE_CODEC_API int64_t se_missing_square(const uint32_t* positions, const float* values, size_t count,
+                                       const uint32_t* kept, size_t kept_count, double* sum);
+
+// Writes double(values[i]) - base[positions[i]] to row[columns[positions[i] - first]] for every value that is not zero
+// and whose column is not negative, and adds the squares of all changes to `*square`. `n` is the length of `columns`, and
+// of the stretch of `base` that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
+SE_CODEC_API int64_t se_scatter_changes(const uint32_t* positions, const float* values, size_t count,
+                                        const float* base, uint32_t first, size_t n, const int32_t* columns,
+                                        double* row, double* square);
+
+// For each of `segments` stretches of two arrays, from starts[s] to starts[s + 1], the sums of (a - b)^2, a^2, b^2 and
+// a b in double precision, and how many entries of a, of b and of both are not zero: seven numbers a stretch. Returns
+// the number of entries of a that are NaN or infinite.
+SE_CODEC_API int64_t se_products(const float* a, const float* b, const int64_t* starts, size_t segments, double* out);

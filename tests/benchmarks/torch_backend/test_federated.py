@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.dense_way import combine
 from fixtures.training_api import first_session
 
 from sparsyedge.benchmarks.torch_backend import TorchRun, run_rounds
 from sparsyedge.benchmarks.torch_backend.federated import evaluate
 from sparsyedge.benchmarks.torch_backend.server import next_model
 from sparsyedge.benchmarks.torch_backend.torch_device import Work, select_update, train_on_device
-from sparsyedge.coordinator.aggregation.method_rules import combine
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.model.artifacts import Artifacts
@@ -86,7 +87,7 @@ def difference(ours: State, theirs: State, start: State) -> float:
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_three_rounds_come_to_the_same_model(
-    name: str, options: dict[str, Any], export_method: Callable[..., Artifacts]
+    name: str, options: dict[str, Any], export_method: Callable[..., Artifacts], tmp_path: Path
 ) -> None:
     artifacts = export_method(name, **options)
     method, prunable = artifacts.manifest.method, artifacts.manifest.prunable
@@ -110,7 +111,7 @@ def test_three_rounds_come_to_the_same_model(
             assert all(np.array_equal(update[tensor], selected[tensor].numpy()) for tensor in update)
             updates.append((len(samples), update))
         # Both servers get what devices sent, so that their rules alone are compared.
-        combined = combine(iter(updates), method, prunable, round_number=number, rounds=ROUNDS)
+        combined = combine(updates, artifacts.manifest, model, tmp_path, round_number=number, rounds=ROUNDS)
         reference = next_model(
             method,
             [(count, to_torch(update)) for count, update in updates],

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures import dense_way
+from fixtures.dense_way import manifest_of, round_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from sparsyedge.coordinator.aggregation.mean import average
+from sparsyedge.coordinator.aggregation import mean
+from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.tensors import FloatArray, State, model_id
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 tensors = npst.arrays(np.float32, (3, 4), elements=finite)
 updates = st.lists(st.tuples(st.integers(1, 10**9), tensors), min_size=1, max_size=6)
+
+
+def average(updates: Iterable[tuple[float, State]], *, senders_only: bool = False, block: int = 64) -> State:
+    """The mean as the coordinator takes it, over the entries that each update keeps."""
+    pairs = list(updates)
+    base = pairs[0][1] if pairs else {"w": np.zeros(1, dtype=np.float32)}
+    names = [name for name in base if name in ("w", "conv.weight")]
+    manifest = manifest_of(base, make_method("sparsyfed", sparsity=0.5), names)
+    with tempfile.TemporaryDirectory() as folder:
+        entries = round_of(manifest, base, pairs, Path(folder), block=block)
+        return dict(mean.average(entries, senders_only=senders_only).tensors(entries.base.layout))
 
 
 def states_of(seed: int, count: int) -> list[tuple[int, State]]:
@@ -58,27 +73,16 @@ def test_the_same_order_gives_the_same_bits() -> None:
     assert model_id(average(states_of(3, 6))) == model_id(average(iter(states_of(3, 6))))
 
 
-def test_the_updates_stay_as_they_are() -> None:
-    pairs = states_of(4, 3)
-    before = [model_id(state) for _, state in pairs]
-    average(pairs)
-    assert [model_id(state) for _, state in pairs] == before
-
-
-def test_an_update_is_let_go_before_the_next_is_made() -> None:
-    held: list[weakref.ref[FloatArray]] = []
-
-    def update() -> tuple[int, State]:
-        tensor = np.ones(4, dtype=np.float32)
-        held.append(weakref.ref(tensor))
-        return 1, {"w": tensor}
-
-    def stream() -> Iterator[tuple[int, State]]:
-        for _ in range(3):
-            assert all(reference() is None for reference in held)
-            yield update()
-
-    average(stream())
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 14])
+@pytest.mark.parametrize("density", [0.0, 0.05, 0.6, 1.0])
+def test_the_bits_are_those_of_dense_tensors(density: float, block: int) -> None:
+    pairs = states_of(4, 5)
+    rng = np.random.default_rng(0)
+    for _, state in pairs:
+        state["conv.weight"][rng.random(state["conv.weight"].shape) >= density] = 0
+    assert model_id(average(pairs, block=block)) == model_id(dense_way.average(pairs))
+    expected = dense_way.average_nonzero(pairs, ["conv.weight"])
+    assert model_id(average(pairs, senders_only=True, block=block)) == model_id(expected)
 
 
 def test_no_updates_have_no_mean() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.dense_way import combine, manifest_of
 
-from sparsyedge.coordinator.aggregation.method_rules import combine
 from sparsyedge.edge.model.methods import Method, make_method
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.training.local_update import exchange_weights, finish_update
@@ -42,7 +44,9 @@ def record_rounds(method: Method) -> list[tuple[list[tuple[int, State]], State]]
                 trained = exchange_weights(trained, PRUNABLE, method.regrow_rate, seed=[number, device])
             update = finish_update(method, trained, prunable=PRUNABLE, sparsity=method.sparsity, start=model)
             updates.append((samples, update))
-        model = combine(iter(updates), method, PRUNABLE, round_number=number, rounds=ROUNDS)
+        with tempfile.TemporaryDirectory() as folder:
+            manifest = manifest_of(model, method, PRUNABLE)
+            model = combine(updates, manifest, model, Path(folder), round_number=number, rounds=ROUNDS)
         history.append((updates, model))
     return history
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fixtures.dense_way import average
 from fixtures.scripted_fleet import Fleet, answer
 
-from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES, Accepted
 from sparsyedge.edge.tensors import State, model_id

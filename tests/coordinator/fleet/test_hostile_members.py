@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from fixtures.dense_way import average, change_norms
 from fixtures.hostile_frames import large_name_frame, send
 from fixtures.scripted_fleet import TOPICS, FakeDevice, RunThread, answer
 from fixtures.secured import make_member
 
-from sparsyedge.coordinator.aggregation.mean import average
-from sparsyedge.coordinator.aggregation.norms import measure
 from sparsyedge.coordinator.aggregation.rules import RULES
 from sparsyedge.coordinator.aggregation_config import DEFAULT_RULE
 from sparsyedge.coordinator.authority.artifact_signing import sign
@@ -180,14 +179,14 @@ def test_a_member_of_four_cannot_move_the_model_beyond_the_bound(
     found = closed_model(fleet, NAMES, alter, claim)
     base, manifest = fleet.initial, fleet.artifacts.manifest
     honest = [(10 * number, answer(f"d{number}", 1, base)) for number in (1, 2, 3)]
-    pulls = [(weight, measure(state, base, manifest).change) for weight, state in honest]
+    pulls = [(weight, change_norms(state, base, manifest)) for weight, state in honest]
     # The weights are 10, 20, 30 and 40. Subtract the mean of the others from the model to get d4's part.
     others, sent = average(honest), answer("d4", 1, base)
     counted = {
         name: np.where(sent[name] != 0, (100 * found[name] - 60 * others[name]) / 40, 0).astype(np.float32)
         for name in found
     }
-    for name, norm in measure(counted, base, manifest).change.items():
+    for name, norm in change_norms(counted, base, manifest).items():
         bound = RULES[DEFAULT_RULE].clip * max(weight * norms[name] for weight, norms in pulls)
         assert 40 * norm <= 1.01 * bound, name
 

@@ -9,9 +9,9 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from fixtures.dense_way import average
 from fixtures.scripted_fleet import TOPICS, Fleet, answer, report_of
 
-from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.model.update_files import UpdateFiles
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.protocol.chunks import chunk_of, cut

@@ -9,13 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from fixtures.dense_way import average, distance
 from fixtures.scripted_fleet import Fleet, answer
 from safetensors.torch import save_file
 
-from sparsyedge.coordinator.aggregation.mean import average
 from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.model.initial_model import INITIAL_NAME, read_given_model
-from sparsyedge.coordinator.record.metrics import distance
 from sparsyedge.edge.errors import ConfigError, RunError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.methods import make_method

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.model.update_checks import max_update_bytes, nonzero_budget, verify_update
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.model.artifacts import Manifest
@@ -30,8 +31,10 @@ def frame_of(state: State, *, run: str = "r1", round_number: int = 3, base: str 
     return encode_frame(state, run=run, round_number=round_number, base_id=base, prunable=["fc.weight"]).frame
 
 
-def verify(frame: bytes, manifest: Manifest) -> Tensors:
-    return verify_update(frame, manifest, run="r1", round_number=3, base=BASE)
+def verify(frame: bytes, manifest: Manifest, base: State | None = None) -> Tensors:
+    zeros = {name: np.zeros(shape, dtype=np.float32) for name, shape in manifest.shapes.items()}
+    start = RoundBase(manifest, layout_of(manifest), base or zeros)
+    return verify_update(frame, start, run="r1", round_number=3, base_id=BASE).update.tensors(start.layout)
 
 
 def test_a_good_update_comes_out_as_it_went_in(pruned: State, manifest: Manifest) -> None:
@@ -69,11 +72,10 @@ def test_an_update_that_changes_what_is_frozen_is_refused(pruned: State, manifes
     )
     frozen = msgspec.structs.replace(manifest, parameters=parameters)
     base = pruned | {"fc.bias": np.zeros_like(pruned["fc.bias"])}
-    around = {"run": "r1", "round_number": 3, "base": BASE, "base_state": base}
-    assert model_id(verify_update(frame_of(base), frozen, **around)) == model_id(base)  # type: ignore[arg-type]
+    assert model_id(verify(frame_of(base), frozen, base)) == model_id(base)
     changed = base | {"fc.bias": np.full_like(pruned["fc.bias"], value)}
     with pytest.raises(FrameError, match=r"fc\.bias is another than in the round's model, though it is frozen"):
-        verify_update(frame_of(changed), frozen, **around)  # type: ignore[arg-type]
+        verify(frame_of(changed), frozen, base)
 
 
 def test_an_update_that_was_not_pruned_is_refused(initial: State, manifest: Manifest) -> None:

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.dense_way import average, distance
 
-from sparsyedge.coordinator.aggregation.mean import average
+from sparsyedge.coordinator.aggregation.measures import measure as measure_update
+from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.model.mask_files import MaskFiles
-from sparsyedge.coordinator.record.metrics import RoundMetrics, distance, iou_matrix, of_evaluation, pack_mask
+from sparsyedge.coordinator.record.metrics import figures_of_round, iou_matrix, of_evaluation, pack_mask
 from sparsyedge.coordinator.record.metrics_csv import as_csv
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import ClosedRound, Store
 from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.tensors import State, count_regrown
+from sparsyedge.edge.tensors import State, count_nonzero, count_regrown
+from sparsyedge.edge.wire.flat_frame import flatten
 
 
 def with_weights(initial: State, values: dict[int, float]) -> State:
@@ -30,9 +33,15 @@ def with_weights(initial: State, values: dict[int, float]) -> State:
 
 
 def measure(manifest: Manifest, initial: State, start: State, updates: list[State]) -> tuple[dict[str, float], State]:
-    metrics = RoundMetrics(manifest, initial=initial, start=start)
-    state = average(metrics.watch((1, update) for update in updates))
-    return metrics.finish(state), state
+    layout = layout_of(manifest)
+    begun, base = (RoundBase(manifest, layout, state) for state in (initial, start))
+    measured = []
+    for state in updates:
+        update = flatten(state, layout)
+        near = base.near(update)
+        measured.append(measure_update(update, base, base.products(update, near)[0], near))
+    state = average((1, update) for update in updates)
+    return figures_of_round(flatten(state, layout), initial=begun, start=base, measured=measured), state
 
 
 def test_a_mask_that_only_shrinks_is_nested_and_nothing_is_regrown(manifest: Manifest, initial: State) -> None:
@@ -64,13 +73,37 @@ def test_sparsity_is_told_of_prunable_weights_of_all_and_of_each_layer(manifest:
     assert figures["sparsity_all"] == pytest.approx(zeros / sum(state[name].size for name in trained))
 
 
-def test_distances_are_means_over_tensors_and_skip_cosines_of_nothing() -> None:
-    first = {"a": np.array([3.0, 4.0], dtype=np.float32), "b": np.zeros(2, dtype=np.float32)}
-    second = {"a": np.array([-3.0, -4.0], dtype=np.float32), "b": np.array([0.0, 2.0], dtype=np.float32)}
-    l2, cosine = distance(first, second, ["a", "b"])
-    assert l2 == pytest.approx((10 + 2) / 2)
-    assert cosine == pytest.approx(-1)
-    assert math.isnan(distance(first, second, ["b"])[1])
+@pytest.mark.parametrize("density", [0.02, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize("base_density", [0.05, 1.0])
+@pytest.mark.parametrize("moved", [1e-6, 0.02, 1.0])
+def test_every_figure_is_that_of_dense_tensors(
+    manifest: Manifest, initial: State, density: float, base_density: float, moved: float
+) -> None:
+    rng = np.random.default_rng(5)
+
+    def thinned(state: State, share: float) -> State:
+        kept = rng.random(state["fc.weight"].shape) < share
+        return {**state, "fc.weight": np.where(kept, state["fc.weight"], 0).astype(np.float32)}
+
+    start = thinned(initial, base_density)
+    updates = []
+    for _ in range(3):
+        noisy = {
+            name: (each * (1 + moved * rng.standard_normal(each.shape))).astype(np.float32)
+            for name, each in start.items()
+        }
+        updates.append(thinned(noisy, density))
+    figures, state = measure(manifest, initial, start, updates)
+    trained = [parameter.name for parameter in manifest.parameters if parameter.trainable]
+    for name, first in (("global", initial), ("round", start)):
+        l2, cosine = distance(first, state, trained)
+        assert figures[f"l2_{name}"] == pytest.approx(l2, rel=1e-9)
+        assert figures[f"cosine_{name}"] == pytest.approx(cosine, rel=1e-9)
+    moves = [distance(start, update, trained) for update in updates]
+    assert figures["l2_device_mean"] == pytest.approx(np.mean([l2 for l2, _ in moves]), rel=1e-9)
+    assert figures["cosine_device_min"] == pytest.approx(min(cosine for _, cosine in moves), rel=1e-9)
+    assert figures["nonzeros_device"] == np.mean([count_nonzero(update, ["fc.weight"]) for update in updates])
+    assert figures["regrown_global"] == count_regrown(start, state, ["fc.weight"])
 
 
 def test_devices_that_move_differently_show_in_the_spread(manifest: Manifest, initial: State) -> None:

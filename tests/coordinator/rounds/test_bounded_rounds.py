@@ -180,7 +180,9 @@ def test_a_mean_of_clipped_updates_has_no_entry_that_no_device_kept(runs: Runs, 
     run.accept(1)
     kept = np.zeros(run.initial[WEIGHT].shape, dtype=bool)
     for device in DEVICES:
-        update = next(run.parts.updates.read(1, (device,)))[1]
+        hashes = run.parts.updates.decode(1, (device,))
+        base = run.model.base
+        update = run.parts.updates.decoded.update(hashes[device], base).tensors(base.layout)
         assert count_nonzero(update, [WEIGHT]) <= nonzero_budget(artifacts.manifest)
         kept |= update[WEIGHT] != 0
     run.close(1)

@@ -89,3 +89,31 @@ def test_a_message_of_another_kind_is_refused(kind: type[Offer | Report | RoundT
 def test_malformed_reply_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError, match="not a valid reply"):
         decode_reply(payload)
+
+
+TASK = {
+    "run": "demo",
+    "round": 1,
+    "rounds": 2,
+    "state": "open",
+    "cohort": [],
+    "manifest": BLOB,
+    "model_id": SHA,
+    "model": BLOB,
+    "learning_rate": 0.1,
+    "epochs": 1,
+    "batch_size": 1,
+    "sparsity": 0.5,
+    "seed": 1,
+    "deadline_unix_s": 0.0,
+}
+
+
+@pytest.mark.parametrize("url", ["x" * 501, 7, None, ["https://store.example"]])
+def test_a_blob_store_that_is_no_short_text_is_refused(url: object) -> None:
+    with pytest.raises(FrameError, match="not a valid RoundTask"):
+        decode(json({**TASK, "blobs": url}), RoundTask)
+
+
+def test_a_blob_store_of_an_unknown_scheme_leaves_the_task_readable() -> None:
+    assert decode(json({**TASK, "blobs": "ipfs://later"}), RoundTask).blobs == "ipfs://later"

@@ -87,10 +87,10 @@ def test_drift_that_every_update_rounds_away_arrives_with_feedback() -> None:
         move = drift.copy()
         move.reshape(-1)[loud] = 1.0 if number % 2 == 0 else -1.0
         sent = compensate({"w": with_feedback["w"] + move, "b": start["b"]}, residual, ["w"])
-        decoded = encode(sent, with_feedback, "int8").decoded
+        decoded = dict(encode(sent, with_feedback, "int8").decoded)
         residual = unpack_residual(pack_residual(left_over(sent, decoded, ["w"])), {"w": (8, 25)})
         with_feedback = decoded
-        without = encode({"w": without["w"] + move, "b": start["b"]}, without, "int8").decoded
+        without = dict(encode({"w": without["w"] + move, "b": start["b"]}, without, "int8").decoded)
     quiet = kept.copy()
     quiet.reshape(-1)[loud] = False
     wanted = start["w"] + 50 * drift

@@ -11,6 +11,8 @@ from fixtures.repository import GOLDEN
 from sparsyedge.edge.commands.frame_command import describe
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.tensors import State
+from sparsyedge.edge.wire.flat_frame import FlatBase, decode_flat
+from sparsyedge.edge.wire.flat_layout import FlatLayout
 from sparsyedge.edge.wire.frame import decode_frame, decode_lazily, encode_frame, read_header
 
 MODELS: list[tuple[dict[str, tuple[int, ...]], State]] = [
@@ -42,7 +44,7 @@ def check(data: bytes) -> None:
 
 
 def check_frame(frame: bytes, shapes: dict[str, tuple[int, ...]], held: State) -> None:
-    """A frame is refused, or gives the receiver's own tensors; both ways to decode it agree."""
+    """A frame is refused, or gives the receiver's own tensors; all ways to decode it agree."""
     try:
         describe(read_header(frame), len(frame))
         state = decode_frame(frame, shapes, held).state
@@ -51,3 +53,6 @@ def check_frame(frame: bytes, shapes: dict[str, tuple[int, ...]], held: State) -
     assert {name: tensor.shape for name, tensor in state.items()} == shapes
     lazy = decode_lazily(frame, shapes, held)
     assert all(np.array_equal(lazy[name], state[name], equal_nan=True) for name in state)
+    layout = FlatLayout.of(shapes, [name for name in shapes if name in ("w", "conv.weight")])
+    entries = decode_flat(frame, layout, FlatBase.of(layout, held))[1].tensors(layout)
+    assert all(np.array_equal(entries[name], state[name], equal_nan=True) for name in state)

@@ -66,6 +66,7 @@ TASK = RoundTask(
     needs=(),
     speaks=OURS,
     software="sparsyedge 0.1.0",
+    blobs="https://store.example/fleet/demo-1",
     signature="cd" * 64,
 )
 OFFER = Offer(run="demo", round=3, base=SHA, update=BLOB, samples=300, report=REPORT)

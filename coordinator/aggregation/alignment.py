@@ -1,0 +1,124 @@
+"""Inner products of the changes that devices made, a stretch of the model and a few devices at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.coordinator.aggregation.entry_blocks import kept_places
+from sparsyedge.coordinator.aggregation.mean import stretches
+from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
+from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.wire import native_codec as native
+from sparsyedge.edge.wire.native_codec import Positions
+
+__all__ = ["Comparison", "compare"]
+
+Numbers = NDArray[np.float64]
+Kept = tuple[Positions, FloatArray]
+"""Positions and values that a device keeps."""
+
+MOST_BLOCKS = 4
+MOST_COLUMNS = 1 << 13
+DEVICES = 256
+"""Rows of a matrix."""
+
+
+class Comparison(NamedTuple):
+    """How the changes of all devices of a round relate to those of some of them."""
+
+    products: Numbers
+    """(devices, peers)."""
+    squares: Numbers
+    """Of each device with itself."""
+    peers: Sequence[int]
+
+
+def compare(updates: RoundEntries, peers: Sequence[int]) -> Comparison:
+    """The inner products of each device's change with its peers'; what a device does not keep counts as unchanged.
+
+    Only tensors that steps change count.
+    """
+    devices = len(updates.members)
+    found = Comparison(np.zeros((devices, len(peers))), np.zeros(devices), peers)
+    for first, last in stretches(updates.blocks, MOST_BLOCKS):
+        _compare_weights(updates, found, first, last)
+    _compare_others(updates, found)
+    return found
+
+
+def _compare_weights(updates: RoundEntries, found: Comparison, first: int, last: int) -> None:
+    """Add what one stretch of the weights contributes."""
+    base, start = updates.base, first * updates.block
+    near = base.flat.weights[start : min(last * updates.block, base.layout.weight_entries)]
+
+    def listed(device: int) -> Kept:
+        """What a device keeps in the stretch."""
+        entries = updates.entries(updates.members[device], first, last)
+        if entries.positions is not None:
+            return entries.positions, entries.values
+        places, values = kept_places(entries, base, start, near.size)
+        return (places + start).astype(np.uint32), values
+
+    known = {device: listed(device) for device in found.peers}
+    touched = np.zeros(near.size, dtype=np.bool_)
+    for positions, _ in known.values():
+        touched[positions - np.uint32(start)] = True
+    everybody = len(known) == len(updates.members)
+    chunks: Iterable[Mapping[int, Kept]] = [known]
+    if not everybody:
+        chunks = ({device: listed(device) for device in chunk} for chunk in _chunks(len(updates.members)))
+    parts = _columns(touched)
+    for chunk in chunks:
+        for columns in parts:
+            rows, squares = _matrix(chunk, columns, near, start)
+            # numpy takes half the time for a matrix and its own transpose.
+            theirs = rows if everybody else _matrix(known, columns, near, start)[0]
+            found.products[list(chunk)] += rows @ theirs.T
+            if columns is parts[0]:
+                found.squares[list(chunk)] += squares
+
+
+def _columns(touched: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
+    """Tables of the columns of places, -1 where there is none; more than one if there are many places."""
+    places, tables = np.flatnonzero(touched), []
+    for begin in range(0, max(1, places.size), MOST_COLUMNS):
+        table = np.full(touched.size, -1, dtype=np.int32)
+        part = places[begin : begin + MOST_COLUMNS]
+        table[part] = np.arange(part.size)
+        tables.append(table)
+    return tables
+
+
+def _matrix(
+    listed: Mapping[int, Kept], columns: NDArray[np.int32], base: FloatArray, start: int
+) -> tuple[Numbers, Numbers]:
+    """The changes in these columns, one row per device, and the square of each device's whole change."""
+    matrix, squares = np.zeros((len(listed), int(columns.max(initial=-1)) + 1)), np.zeros(len(listed))
+    for row, (positions, values) in enumerate(listed.values()):
+        squares[row] = native.scatter_changes(
+            positions, values, base=base, first=start, columns=columns, row=matrix[row]
+        )
+    return matrix, squares
+
+
+def _chunks(devices: int) -> Iterator[range]:
+    return (range(start, min(start + DEVICES, devices)) for start in range(0, devices, DEVICES))
+
+
+def _compare_others(updates: RoundEntries, found: Comparison) -> None:
+    base = updates.base
+    trained = np.repeat(base.trained[len(base.layout.weights) :], np.diff(base.layout.other_starts))[updates.moving]
+    near = base.flat.others[updates.moving][trained].astype(np.float64)
+
+    def changes(devices: Sequence[int]) -> Numbers:
+        return np.stack([updates.others(updates.members[device])[trained] - near for device in devices])
+
+    theirs = changes(found.peers)
+    for chunk in _chunks(len(updates.members)):
+        rows = changes(chunk)
+        found.squares[list(chunk)] += np.einsum("ij,ij->i", rows, rows)
+        found.products[list(chunk)] += rows @ theirs.T

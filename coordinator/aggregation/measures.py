@@ -1,0 +1,86 @@
+"""What is measured of an update while it is decoded: how it pulls on the model, and how far it moved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsyedge.coordinator.aggregation.round_base import Products, RoundBase
+from sparsyedge.edge.tensors import FloatArray
+from sparsyedge.edge.wire.flat_frame import FlatUpdate
+
+__all__ = ["Measures", "distance", "measure", "pruned_exactly"]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """A few numbers, whatever the size of the model: the coordinator keeps them for every device of a round."""
+
+    change: NDArray[np.float64]
+    """By tensor, weights first, the norm of the change to the entries it keeps."""
+    pruned: float
+    """The norm of all the entries it prunes, good to some ten digits."""
+    l2: float
+    """The distance to the base, averaged over the trained tensors."""
+    cosine: float
+    kept: int
+    """The weights that it keeps."""
+
+
+def measure(update: FlatUpdate, base: RoundBase, products: Products, near: FloatArray) -> Measures:
+    """Measure an update, given its products with its base and the base's entries where it has its own."""
+    weights = len(base.layout.weights)
+    l2, cosine = distance(products, base)
+    gone = (
+        base.squares[:weights].sum() - _kept_squares(update, products, near, weights) if base.zeros_are_pruned else 0.0
+    )
+    return Measures(
+        change=base.changes(update, near),
+        pruned=math.sqrt(max(0.0, float(gone))),
+        l2=l2,
+        cosine=cosine,
+        kept=int(products.nonzeros[:weights].sum()),
+    )
+
+
+def _kept_squares(update: FlatUpdate, products: Products, near: FloatArray, weights: int) -> float:
+    """The sum of squares of the base's entries that the update keeps."""
+    listed = float(products.listed_squares[:weights].sum())
+    if update.values.all():
+        return listed
+    # Listed, and zero all the same: a codec may round a value to zero.
+    zeros = near[update.values == 0].astype(np.float64)
+    return listed - float(np.einsum("i,i->", zeros, zeros))
+
+
+def distance(products: Products, base: RoundBase) -> tuple[float, float]:
+    """The L2 distance and the cosine, averaged over the trained tensors; the cosine skips all-zero tensors."""
+    trained = base.trained
+    l2s = np.sqrt(products.difference[trained])
+    norms = np.sqrt(products.base_squares[trained]) * np.sqrt(products.squares[trained])
+    mixed = products.mixed[trained][norms > 0]
+    cosines = mixed / norms[norms > 0]
+    return _mean(l2s), _mean(cosines)
+
+
+def pruned_exactly(update: FlatUpdate, base: RoundBase) -> float:
+    """The norm of all the entries that an update prunes, to the last bit; takes as long as the model is large."""
+    if not base.zeros_are_pruned:
+        return 0.0
+    total, state = 0.0, update.tensors(base.layout)
+    for name in base.layout.weights:
+        gone = base.flat.weights[base.layout.places[name]][state[name].reshape(-1) == 0]
+        total = math.hypot(total, _norm(gone))
+    return total
+
+
+def _norm(values: FloatArray, piece: int = 1 << 16) -> float:
+    parts = (values[start : start + piece].astype(np.float64) for start in range(0, values.size, piece))
+    return math.sqrt(sum(float(np.einsum("i,i->", part, part)) for part in parts))
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if values.size else math.nan
