@@ -13,8 +13,16 @@ __all__ = ["CRASH_POINTS", "CRASH_VARIABLE", "EXIT_CODE", "crash_point"]
 
 CRASH_VARIABLE: Final = "SPARSYEDGE_CRASH_AT"
 EXIT_CODE: Final = 137
-CRASH_POINTS: Final = ("half-written", "before-rename", "after-rename", "before-commit", "after-commit")
-"""In the middle of writing a file, before and after its rename, and on both sides of a commit to the run store."""
+CRASH_POINTS: Final = (
+    "half-written",
+    "before-rename",
+    "after-rename",
+    "before-sync",
+    "before-commit",
+    "after-commit",
+)
+"""In the middle of writing a file, before and after its rename, before the updates of a round are synced, and on both
+sides of a commit to the run store."""
 
 _passed = 0
 

@@ -16,6 +16,7 @@ __all__ = [
     "private_files",
     "remove_leftovers",
     "sha256_file",
+    "sync_directory",
     "write_atomically",
     "write_pieces_atomically",
 ]
@@ -54,7 +55,7 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes | memoryview], *,
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 @contextmanager
@@ -92,7 +93,7 @@ def _umask() -> int:
     return umask
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make a rename durable: the directory holds the entry and needs its own sync."""
     handle = os.open(directory, os.O_RDONLY)
     try:

@@ -121,7 +121,7 @@ class Hub:
     def receive(self, timeout_s: float) -> Event | None:
         self._give_turns()
         if not self._inbox:
-            if self._open and not self._workers.busy and not self._waiting:
+            if timeout_s > 0 and self._open and not self._workers.busy and not self._waiting:
                 # No device can still answer, so the round's time is over.
                 self._clock.pass_deadline()
                 return None

@@ -50,7 +50,7 @@ class DeviceWatch:
             self._store.note_device(device, status)
             if came_or_went:
                 log.info("device %s is %s", device, status.state)
-            self._notes.tell(self._driver.state)
+            self._notes.mark()
         self._note_alarm(device, status)
 
     def shut_out(self, device: str) -> None:

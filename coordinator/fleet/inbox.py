@@ -24,6 +24,10 @@ MAX_SAMPLES = 10**9
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
 MAX_STATUS_BYTES = 16 * 1024
+MAX_KNOWN = 100_000
+
+_identifiers: set[str] = set()
+"""Names of devices that were checked before."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +160,13 @@ def _check_text(**values: str) -> None:
 
 
 def _is_identifier(name: str) -> bool:
+    if name in _identifiers:
+        return True
     try:
         msgspec.convert(name, Identifier)
     except msgspec.ValidationError:
         return False
-    return name.isprintable()
+    if len(_identifiers) >= MAX_KNOWN:
+        _identifiers.clear()
+    _identifiers.add(name)
+    return True

@@ -7,6 +7,7 @@ machine (rounds/state_machine.py); `round_effects.py` and `update_effects.py` ca
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -37,7 +38,7 @@ from sparsyedge.coordinator.rounds import events
 from sparsyedge.coordinator.rounds.state_machine import restore
 from sparsyedge.edge.errors import RunError, SparsyedgeError
 from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.protocol.channel import Channel, Connected, Received
+from sparsyedge.edge.protocol.channel import Channel, Connected
 from sparsyedge.edge.protocol.messages import Topics
 
 __all__ = ["Leader"]
@@ -45,9 +46,13 @@ __all__ = ["Leader"]
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
+BUSY_POLL_S = 0.002
 TICK_S = 1.0
 TOUCH_S = 10.0
 LAST_REPORTS_S = 5.0
+TURN_S = 0.05
+TURN_MESSAGES = 1000
+"""A turn takes what is waiting, within these limits; its updates are made durable together and then acknowledged."""
 
 
 class Leader:
@@ -80,6 +85,7 @@ class Leader:
         topics, progress, uploads = Topics(config.fleet), store.progress(), Uploads()
         self._publisher = publisher = Publisher(link, topics)
         self._task_watch = TaskWatch(publisher) if run_key else None
+        self._model = model
         seal = {"seal": run_key.seal} if run_key else {}
         self._announcements = announcements = Announcements(
             config, artifacts, publisher, chunk_bytes=link.chunk_bytes, store=blobs, **seal
@@ -101,7 +107,7 @@ class Leader:
             notes=notes,
             clock=clock,
         )
-        updates = UpdateEffects(
+        self._effects = updates = UpdateEffects(
             config.name,
             store=store,
             updates=model.updates,
@@ -139,9 +145,11 @@ class Leader:
     def lead(self) -> RunOutcome:
         """Run all rounds; blocks until the run is over. Raises RunError if a round could not complete."""
         self._intake.subscribe(self._link)
+        self._store.hold()
         self._notes.tell(self._driver.state)
         try:
             self._driver.take_up()
+            self._driver.settle(is_idle=True)
             while self._driver.outcome is None:
                 self._turn()
         except SparsyedgeError:
@@ -149,24 +157,46 @@ class Leader:
             self._announcements.end("finished")
             self._announcements.clear()
             raise
+        finally:
+            self._model.close()
         self._take_leave()
         if self._driver.outcome == "failed":
             raise RunError(self._driver.reason)
         return self._driver.outcome
 
     def _turn(self) -> None:
-        """Handle one message, if there is one, and tick if it is time."""
-        message = self._link.receive(POLL_S)
-        if isinstance(message, Connected):
-            self._publisher.renew()
-        elif isinstance(message, Received):
-            self._intake.take(message)
+        """Handle the messages that are waiting, and tick if it is time."""
+        is_idle = self._take_messages()
+        for verdict in self._effects.verdicts():
+            self._driver.feed(verdict)
         if self._interrupted.is_set():
             self._driver.feed(events.Interrupted())
         now_s = self._clock()
         if now_s - self._ticked_s >= TICK_S:
             self._ticked_s = now_s
             self._tick(now_s)
+        self._driver.settle(is_idle=is_idle)
+
+    def _take_messages(self) -> bool:
+        """Handle messages within the limits of a turn; returns whether none is left."""
+        until_s, outcome = math.inf, self._driver.outcome
+        for number in range(TURN_MESSAGES):
+            if self._driver.outcome != outcome or time.monotonic() >= until_s:
+                return False
+            message = self._link.receive(0 if number else self._patience_s())
+            if message is None:
+                return True
+            if not number:
+                until_s = time.monotonic() + TURN_S
+            if isinstance(message, Connected):
+                self._publisher.renew()
+            else:
+                self._intake.take(message)
+        return False
+
+    def _patience_s(self) -> float:
+        """How long to wait for a message: not for long while workers may answer."""
+        return BUSY_POLL_S if self._effects.is_busy else POLL_S
 
     def _tick(self, now_s: float) -> None:
         self._check()

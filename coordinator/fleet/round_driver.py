@@ -11,7 +11,7 @@ from sparsyedge.coordinator.fleet.uploads import Uploads
 from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
 from sparsyedge.coordinator.record.store import RunOutcome
 from sparsyedge.coordinator.rounds import events
-from sparsyedge.coordinator.rounds.stages import Closing, Open, RunState
+from sparsyedge.coordinator.rounds.stages import Closing, Open, RunState, Waiting
 from sparsyedge.coordinator.rounds.state_machine import advance
 
 __all__ = ["RoundDriver"]
@@ -53,7 +53,10 @@ class RoundDriver:
             self.feed(self._rounds.model_ready())
 
     def feed(self, event: events.Event) -> None:
-        """Feed an event to the state machine, then every event that its commands lead to."""
+        """Feed an event to the state machine, then every event that its commands lead to.
+
+        The owner calls `settle` soon after: updates are not acknowledged before that.
+        """
         before = self.state.stage
         pending = deque([event])
         while pending:
@@ -63,9 +66,22 @@ class RoundDriver:
                 if follows is not None:
                     pending.append(follows)
         stage = self.state.stage
-        self._uploads.keep_only(stage.granted if isinstance(stage, Open) else {})
-        if stage != before:
-            self._notes.tell(self.state)
+        self._uploads.keep_only(
+            stage.granted if isinstance(stage, Open) else {}, concerned=getattr(event, "device", None)
+        )
+        if isinstance(stage, Waiting) and stage is not before:
+            self._notes.mark()
+
+    def settle(self, *, is_idle: bool) -> None:
+        """Make what happened durable, then tell the devices; `is_idle` says that no message is waiting.
+
+        While messages keep coming, changes of the cohort are announced once a second: every device reads all of it.
+        """
+        stage = self.state.stage
+        if isinstance(stage, Open):
+            self._rounds.announce_members(stage, is_idle=is_idle)
+        self._updates.settle()
+        self._notes.settle(self.state)
 
     def _carry_out(self, command: events.Command) -> events.Event | None:
         match command:
@@ -78,6 +94,8 @@ class RoundDriver:
             case events.Quarantine():
                 self._rounds.quarantine(command)
             case events.CloseRound():
+                # Closing takes a while: answer first.
+                self._updates.settle()
                 return self._rounds.close(command)
             case events.GrantUpload():
                 self._updates.grant(command)
@@ -86,6 +104,9 @@ class RoundDriver:
             case events.VerifyUpdate():
                 return self._updates.verify(command)
             case events.Accept():
+                stage = self.state.stage
+                if isinstance(stage, Open):
+                    self._rounds.record_members(stage, for_device=command.device)
                 self._updates.accept(command)
             case events.Refuse():
                 self._updates.refuse(command)

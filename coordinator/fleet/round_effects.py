@@ -29,6 +29,8 @@ from sparsyedge.edge.errors import RunError
 
 __all__ = ["RoundEffects"]
 
+ANNOUNCE_S = 1.0
+
 
 class RoundEffects:
     """Opens, extends and closes rounds."""
@@ -60,6 +62,10 @@ class RoundEffects:
         self._notes = notes
         self._clock = clock
         self._opened_s = 0.0
+        self._substitutes: set[str] = set()
+        """Devices that replaced others and are not in the record yet."""
+        self._is_announced = True
+        self._announced_s = -ANNOUNCE_S
 
     def resume(self, stage: Open) -> None:
         """Announce a round that an earlier process opened, as recorded in the store."""
@@ -78,6 +84,7 @@ class RoundEffects:
 
     def open(self, command: OpenRound) -> None:
         """Record and announce a new round."""
+        self._forget_replacements()
         now_s = self._opened_s = self._clock()
         self._notes.restart()
         self._reports.open_round()
@@ -96,15 +103,33 @@ class RoundEffects:
 
     def extend(self, command: ExtendRound) -> None:
         """Give the open round another deadline."""
+        self._forget_replacements()
         self._store.extend_round(command.round, cohort=command.cohort, extensions=command.extension)
         self._announcements.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
         self._observer.round_extended(round_number=command.round, cohort=command.cohort, extension=command.extension)
 
     def replace_member(self, command: ReplaceMember) -> None:
-        """Give a member's place to another device."""
-        self._store.replace_member(command.round, cohort=command.cohort)
-        self._announcements.extend_round(command.cohort, left_s=command.deadline_s - self._clock())
+        """Note that a member's place goes to another device; `announce_members` tells them."""
+        self._substitutes.add(command.substitute)
+        self._is_announced = False
         self._observer.member_replaced(round_number=command.round, device=command.device, substitute=command.substitute)
+
+    def record_members(self, stage: Open, *, for_device: str) -> None:
+        """Record the cohort before an update of a device that has only just joined it."""
+        if for_device in self._substitutes:
+            self._substitutes.clear()
+            self._store.replace_member(stage.round, cohort=stage.cohort)
+
+    def announce_members(self, stage: Open, *, is_idle: bool) -> None:
+        """Record and announce the cohort if members were replaced; once a second at most unless `is_idle`."""
+        now_s = self._clock()
+        if self._is_announced or not (is_idle or now_s - self._announced_s >= ANNOUNCE_S):
+            return
+        self._is_announced, self._announced_s = True, now_s
+        self._substitutes.clear()
+        cohort = stage.cohort
+        self._store.replace_member(stage.round, cohort=cohort)
+        self._announcements.extend_round(cohort, left_s=stage.deadline_s - now_s)
 
     def quarantine(self, command: Quarantine) -> None:
         """Record that a device enters or leaves quarantine."""
@@ -121,6 +146,11 @@ class RoundEffects:
         self._closing.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.rounds()[-1])
         return self.model_ready()
+
+    def _forget_replacements(self) -> None:
+        """A new announcement names the whole cohort."""
+        self._substitutes.clear()
+        self._is_announced = True
 
     def model_ready(self) -> ModelReady:
         """The event that follows a closed round."""

@@ -1,6 +1,13 @@
-"""Carries out the state machine's commands about updates, from the offer to the acknowledgement."""
+"""Carries out the state machine's commands about updates, from the offer to the acknowledgement.
+
+An update is acknowledged when it is durable, and a disk takes its time for that. So updates that arrive together share
+one sync: `accept` writes them, and `settle` makes them durable and answers.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from sparsyedge.coordinator.fleet.announcements import Announcements
 from sparsyedge.coordinator.fleet.publisher import Publisher
@@ -23,6 +30,14 @@ from sparsyedge.edge.protocol.messages import Accepted, Grant, Refused, Wait
 from sparsyedge.edge.text import one_line
 
 __all__ = ["UpdateEffects"]
+
+
+class _Progress(NamedTuple):
+    """The size of an accepted update, and how many of the cohort's updates are in with it."""
+
+    update_bytes: int
+    accepted: int
+    cohort: int
 
 
 class UpdateEffects:
@@ -48,6 +63,10 @@ class UpdateEffects:
         self._publisher = publisher
         self._uploads = uploads
         self._refusals = refusals
+        self._unanswered: list[tuple[Accept, _Progress | None]] = []
+        """Updates to acknowledge; a new one with the progress to report."""
+        self._counted = (0, 0)
+        """The round of the last accepted update, and how many it has."""
 
     def grant(self, command: GrantUpload) -> None:
         """Tell the device which chunks to send."""
@@ -69,25 +88,45 @@ class UpdateEffects:
         if upload is None:
             return None
         try:
-            self._updates.verify(upload.offer, upload.assembly.content())
+            known = self._updates.verify(upload.offer, upload.assembly.content(), device=command.device)
         except FrameError as error:
             return UpdateInvalid(command.device, command.update, one_line(str(error)))
-        return UpdateVerified(command.device, command.update)
+        return UpdateVerified(command.device, command.update) if known else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether worker processes check updates, so that `verdicts` may have something to say soon."""
+        return self._updates.decoded.is_busy
+
+    def verdicts(self) -> Iterator[UpdateVerified | UpdateInvalid]:
+        """What worker processes say about the updates that they have checked."""
+        for (device, update), reason in self._updates.decoded.answers():
+            yield UpdateInvalid(device, update, one_line(reason)) if reason else UpdateVerified(device, update)
 
     def accept(self, command: Accept) -> None:
-        """Record the update unless it is already recorded, then acknowledge it."""
+        """Write the update unless it is already recorded; `settle` acknowledges it."""
         upload = None if command.again else self._uploads.get(command.device, command.update)
+        progress = None
         if upload is not None:
             self._updates.accept(command.device, upload.offer, upload.assembly.content())
-            self._observer.update_accepted(
-                round_number=command.round,
-                device=command.device,
-                update_bytes=upload.offer.update.bytes,
-                accepted=len(self._store.samples(command.round)),
-                cohort=len(self._announcements.cohort),
-            )
-        reply = Accepted(run=self._run, round=command.round, update=command.update)
-        self._publisher.reply(command.device, reply)
+            progress = _Progress(upload.offer.update.bytes, self._count(command.round), len(self._announcements.cohort))
+        self._unanswered.append((command, progress))
+
+    def settle(self) -> None:
+        """Make everything durable, then acknowledge the updates that wait for that."""
+        self._store.commit()
+        unanswered, self._unanswered = self._unanswered, []
+        for command, progress in unanswered:
+            if progress is not None:
+                self._observer.update_accepted(
+                    round_number=command.round,
+                    device=command.device,
+                    update_bytes=progress.update_bytes,
+                    accepted=progress.accepted,
+                    cohort=progress.cohort,
+                )
+            reply = Accepted(run=self._run, round=command.round, update=command.update)
+            self._publisher.reply(command.device, reply)
 
     def refuse(self, command: Refuse) -> None:
         """Tell the device the reason and count the refusal."""
@@ -95,3 +134,9 @@ class UpdateEffects:
         reply = Refused(run=command.run, round=command.round, update=command.update, reason=reason)
         self._publisher.reply(command.device, reply)
         self._refusals.count(command.device, command.kind, command.reason, round_number=command.round)
+
+    def _count(self, round_number: int) -> int:
+        """How many updates of the round have been accepted, with this one."""
+        known, count = self._counted
+        self._counted = (round_number, count + 1 if known == round_number else self._store.count_updates(round_number))
+        return self._counted[1]

@@ -51,8 +51,10 @@ class Uploads:
             if not upload.assembly.complete
         }
 
-    def keep_only(self, granted: Mapping[str, Granted]) -> None:
-        """Forget uploads that are no longer granted."""
-        for device, upload in list(self._by_device.items()):
-            if device not in granted or granted[device].update != upload.update:
-                del self._by_device[device]
+    def keep_only(self, granted: Mapping[str, Granted], *, concerned: str | None = None) -> None:
+        """Forget uploads that are no longer granted; the one of the device `concerned` is the likeliest."""
+        if concerned is not None and concerned not in granted:
+            self._by_device.pop(concerned, None)
+        # Every granted upload is here, so there is one too many only if there are more than granted ones.
+        if len(self._by_device) > len(granted):
+            self._by_device = {device: upload for device, upload in self._by_device.items() if device in granted}

@@ -21,6 +21,7 @@ class WaitingNotes:
         self._clock = clock
         self._unfit: dict[str, str] = {}
         self._reminded_s = clock()
+        self._has_changed = False
 
     def reason(self, device: str) -> str:
         """Why a device does not train; empty if it is fit."""
@@ -33,13 +34,23 @@ class WaitingNotes:
         if reason:
             self._unfit[device] = reason
 
+    def mark(self) -> None:
+        """Note that the number of devices may have changed."""
+        self._has_changed = True
+
+    def settle(self, state: RunState) -> None:
+        """Say it once, however many came and went."""
+        if self._has_changed:
+            self._has_changed = False
+            self.tell(state)
+
     def tell(self, state: RunState) -> None:
         """Say how many devices the waiting round still needs to open."""
         stage = state.stage
         if isinstance(stage, Waiting):
             needed = state.plan.devices_to_open(stage.round)
             self._observer.waiting(
-                round_number=stage.round, online=len(state.ready), needed=needed, unfit=dict(self._unfit)
+                round_number=stage.round, online=state.ready_count, needed=needed, unfit=dict(self._unfit)
             )
 
     def restart(self) -> None:

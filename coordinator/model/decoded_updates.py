@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sparsyedge.coordinator.aggregation.measures import Measures
 from sparsyedge.coordinator.aggregation.round_entries import EntryFile, Member, Place, RoundEntries
@@ -18,7 +19,7 @@ from sparsyedge.coordinator.workers.pool import WorkerPool
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
 
-__all__ = ["Decoded", "DecodedUpdates"]
+__all__ = ["Asked", "Decoded", "DecodedUpdates"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,13 @@ class Decoded:
     """How many values travelled."""
 
 
+class Asked(NamedTuple):
+    """An update that a worker decodes."""
+
+    device: str
+    update: str
+
+
 class DecodedUpdates:
     """By hash, the updates to the present model that this process has decoded. A new process begins with none."""
 
@@ -40,7 +48,7 @@ class DecodedUpdates:
         self._pool = pool
         self._files = pool.files if pool else [EntryFile.create(folder, model.base)]
         self._found: dict[str, Decoded] = {}
-        self._asked: dict[int, str] = {}
+        self._asked: dict[int, Asked] = {}
         if pool:
             pool.begin(model.id)
 
@@ -57,47 +65,50 @@ class DecodedUpdates:
 
     def decode(self, update: str, frame: bytes, *, round_number: int) -> None:
         """Decode the update with this hash here and now; raises FrameError if it must not be averaged."""
+        if update in self._found:
+            return
         model = self._model
         verified = verify_update(frame, model.base, run=self._run, round_number=round_number, base_id=model.id)
-        if update not in self._found:
-            place = self._files[0].append(verified.update)
-            self._found[update] = Decoded(place, verified.measures, verified.update.entries)
+        place = self._files[0].append(verified.update)
+        self._found[update] = Decoded(place, verified.measures, verified.update.entries)
 
-    def ask(self, update: str, frame: bytes, *, round_number: int) -> bool:
+    def ask(self, update: str, frame: bytes, *, round_number: int, device: str = "") -> bool:
         """Have a worker decode an update; False if there is none, or it is decoded already."""
         if self._pool is None or update in self._found:
             return False
-        self._asked[self._pool.submit(frame, round_number=round_number)] = update
+        self._asked[self._pool.submit(frame, round_number=round_number)] = Asked(device, update)
         return True
 
-    def answers(self, timeout_s: float = 0.0) -> Iterator[tuple[str, str]]:
-        """The hash of each update that a worker is done with, and why it must not be averaged, if so."""
+    def answers(self, timeout_s: float = 0.0) -> Iterator[tuple[Asked, str]]:
+        """The updates that workers are done with, each with the reason why it must not be averaged, if there is one."""
         if self._pool is None or not self._asked:
             return
         for answer in self._pool.collect(timeout_s):
-            update = self._asked.pop(answer.job, None)
-            if update is None:
+            asked = self._asked.pop(answer.job, None)
+            if asked is None:
                 continue
             if isinstance(answer, jobs.Verified):
-                self._found.setdefault(update, Decoded(answer.place, answer.measures, answer.travelled))
-                yield update, ""
+                self._found.setdefault(asked.update, Decoded(answer.place, answer.measures, answer.travelled))
+                yield asked, ""
             elif isinstance(answer, jobs.Refused):
-                yield update, answer.reason
+                yield asked, answer.reason
 
     def decode_all(self, frames: Iterable[tuple[str, bytes]], *, round_number: int) -> None:
         """Decode updates that an earlier process has accepted, by hash; raises FrameError if one cannot be averaged."""
+        wanted = set()
         for update, frame in frames:
+            wanted.add(update)
             if not self.ask(update, frame, round_number=round_number):
                 self.decode(update, frame, round_number=round_number)
             # Frames must not pile up.
             while self._pool and len(self._asked) > 2 * len(self._files):
-                self._raise_refusals()
-        while self.is_busy:
-            self._raise_refusals()
+                self._await(wanted)
+        while wanted - self._found.keys():
+            self._await(wanted)
 
-    def _raise_refusals(self) -> None:
-        for _, reason in self.answers(timeout_s=1.0):
-            if reason:
+    def _await(self, wanted: set[str]) -> None:
+        for asked, reason in self.answers(timeout_s=1.0):
+            if reason and asked.update in wanted:
                 raise FrameError(reason)
 
     def entries(self, members: Iterable[tuple[str, float, Mapping[str, float]]]) -> RoundEntries:

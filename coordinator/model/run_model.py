@@ -33,7 +33,8 @@ class RunModel:
     pool: WorkerPool | None = None
 
     def close(self) -> None:
-        """End the run's worker processes."""
+        """Close the file of the open round's updates, and end the worker processes."""
+        self.updates.close()
         if self.pool:
             self.pool.close()
 

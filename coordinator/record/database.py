@@ -38,7 +38,11 @@ class Database(sqlite3.Connection):
     """Called after each timeout; returns whether to wait again. None: never wait again."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        return self._patiently(partial(super().execute, sql, parameters))
+        # The usual case first: there are several statements per update.
+        try:
+            return super().execute(sql, parameters)
+        except sqlite3.Error as error:
+            return self._patiently(partial(super().execute, sql, parameters), problem=error)
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
         return self._patiently(partial(super().executemany, sql, list(parameters)))
@@ -61,14 +65,17 @@ class Database(sqlite3.Connection):
                 self.rollback()
         return False
 
-    def _patiently(self, act: Callable[[], Result]) -> Result:
+    def _patiently(self, act: Callable[[], Result], problem: sqlite3.Error | None = None) -> Result:
+        """Act until the file is not locked; `problem` is what the first attempt came to, if there was one."""
         waited_s, told = 0.0, False
         while True:
             try:
                 with self.explained():
+                    if problem is not None:
+                        raise problem
                     result = act()
             except StoreLocked as error:
-                waited_s += self.timeout_s
+                waited_s, problem = waited_s + self.timeout_s, None
                 if self.keep_waiting is None or not self.keep_waiting():
                     raise
                 if not told:

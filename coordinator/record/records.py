@@ -12,6 +12,7 @@ __all__ = [
     "AdjustmentRecord",
     "DeviceRecord",
     "Evaluation",
+    "KeptUpdate",
     "MemberRecord",
     "PhaseRecord",
     "RefusalRecord",
@@ -38,6 +39,16 @@ class Evaluation:
     """The root mean squared error of a regression; None for classes."""
     r_squared: float | None = None
     """The share of the test targets' variance that a regression explains; None also if they do not vary."""
+
+
+@dataclass(frozen=True)
+class KeptUpdate:
+    """An accepted update of the open round; its frame is in the round's file of updates."""
+
+    samples: int
+    sha256: str
+    bytes: int
+    position: int
 
 
 @dataclass(frozen=True, kw_only=True)

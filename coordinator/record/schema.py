@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raise it when a table changes. We refuse stores of other versions rather than guess."""
 
 SCHEMA = """
@@ -60,6 +60,7 @@ CREATE TABLE updates (
     samples INTEGER NOT NULL,
     sha256 TEXT NOT NULL,
     bytes INTEGER NOT NULL,
+    position INTEGER NOT NULL,
     nonzeros INTEGER NOT NULL,
     signature TEXT NOT NULL DEFAULT '',
     accepted_at REAL NOT NULL,

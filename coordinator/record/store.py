@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +31,15 @@ RunOutcome = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedUpdate:
-    """An update to average; its frame is already on disk."""
+    """An update to average; its frame is already written."""
 
     round: int
     device: str
     samples: int
     sha256: str
     bytes: int
+    position: int = 0
+    """Where its frame begins in the round's file of updates."""
     nonzeros: int
     """Values sent: the kept weights, and all values of the other tensors."""
     signature: str = ""
@@ -60,7 +62,15 @@ class ClosedRound:
 
 
 class Store(StoreReader):
-    """One run's SQLite file; every method is one transaction, durable when it returns."""
+    """One run's SQLite file; every method is one transaction, durable when it returns.
+
+    After `hold`, methods that say so only take part in a transaction: `commit` makes it durable, and so does any other
+    method that writes.
+    """
+
+    before_commit: Callable[[], None] | None = None
+    """Called before every commit: it makes the files durable that the transaction refers to."""
+    _holds = False
 
     @classmethod
     def create(
@@ -141,13 +151,33 @@ class Store(StoreReader):
         version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
         return version
 
+    def hold(self) -> None:
+        """From now on, let what may wait for a commit do so: a commit costs a sync of the disk."""
+        self._holds = True
+
+    def commit(self) -> None:
+        """Make everything durable that was written so far."""
+        try:
+            if self._db.in_transaction:
+                if self.before_commit is not None:
+                    self.before_commit()
+                crash_point("before-commit")
+                self._db.commit()
+                crash_point("after-commit")
+        finally:
+            if self._db.in_transaction:
+                self._db.rollback()
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction: all or nothing, and durable at the end of the block."""
-        with self._db as db:
-            yield db
-            crash_point("before-commit")
-        crash_point("after-commit")
+    def _transaction(self, *, may_wait: bool = False) -> Iterator[sqlite3.Connection]:
+        """Run a transaction: all or nothing, and durable at the end of the block unless it may wait."""
+        try:
+            yield self._db
+        except BaseException:
+            self._db.rollback()
+            raise
+        if not (may_wait and self._holds):
+            self.commit()
 
     def resume_run(self, *, stretch: Stretch | None = None, config: str = "") -> None:
         """Record that a new process leads the run; drops stop requests to the previous one.
@@ -173,8 +203,11 @@ class Store(StoreReader):
             db.execute("UPDATE run SET seen_at = ?", (time.time(),))
 
     def note_device(self, device: str, status: DeviceStatus) -> None:
-        """Record that a device came, went or became unfit. Keeps the data of one that went: its status has none."""
-        with self._transaction() as db:
+        """Record that a device came, went or became unfit. Keeps the data of one that went: its status has none.
+
+        May wait for a commit.
+        """
+        with self._transaction(may_wait=True) as db:
             db.execute(
                 "INSERT INTO devices (device, online, samples, software, unfit, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (device) DO UPDATE SET online = excluded.online, seen_at = excluded.seen_at, "
@@ -185,8 +218,8 @@ class Store(StoreReader):
             )
 
     def note_alarm(self, device: str, alarm: str) -> None:
-        """Record a problem with a device that goes beyond a single message."""
-        with self._transaction() as db:
+        """Record a problem with a device that goes beyond a single message; may wait for a commit."""
+        with self._transaction(may_wait=True) as db:
             db.execute("UPDATE devices SET alarm = ? WHERE device = ?", (alarm, device))
 
     def open_round(
@@ -209,22 +242,27 @@ class Store(StoreReader):
             )
 
     def replace_member(self, round_number: int, *, cohort: tuple[str, ...]) -> None:
-        """Record the cohort after a device replaced one that will not train."""
+        """Record the cohort after devices replaced some that will not train."""
         with self._transaction() as db:
             db.execute("UPDATE rounds SET cohort = ? WHERE round = ?", (json.dumps(cohort), round_number))
 
     def accept_update(self, update: AcceptedUpdate, report: Report) -> None:
-        """Record an update and its cost so far; a second one for the same device and round is a bug on our side."""
-        with self._transaction() as db:
+        """Record an update and its cost so far; a second one for the same device and round is a bug on our side.
+
+        May wait for a commit.
+        """
+        with self._transaction(may_wait=True) as db:
             db.execute(
-                "INSERT INTO updates (round, device, samples, sha256, bytes, nonzeros, signature, accepted_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO updates "
+                "(round, device, samples, sha256, bytes, position, nonzeros, signature, accepted_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     update.round,
                     update.device,
                     update.samples,
                     update.sha256,
                     update.bytes,
+                    update.position,
                     update.nonzeros,
                     update.signature,
                     time.time(),
@@ -233,8 +271,11 @@ class Store(StoreReader):
             self._put_report(update.device, update.round, report)
 
     def add_report(self, device: str, report: Report) -> bool:
-        """Replace a round's cost report; returns False if no update of that device and round was accepted."""
-        with self._transaction() as db:
+        """Replace a round's cost report; returns False if no update of that device and round was accepted.
+
+        May wait for a commit.
+        """
+        with self._transaction(may_wait=True) as db:
             known = db.execute(
                 "SELECT 1 FROM updates WHERE round = ? AND device = ?", (report.round, device)
             ).fetchone()

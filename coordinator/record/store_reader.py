@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sparsyedge.coordinator.record.database import closed_on_error, open_database
 from sparsyedge.coordinator.record.records import (
     AdjustmentRecord,
     DeviceRecord,
+    KeptUpdate,
     MemberRecord,
     PhaseRecord,
     RefusalRecord,
@@ -23,6 +24,7 @@ from sparsyedge.coordinator.record.records import (
 from sparsyedge.coordinator.rounds.conduct import STRIKES, Conduct
 from sparsyedge.coordinator.rounds.deadlines import PROBATION_ROUNDS, remember
 from sparsyedge.coordinator.rounds.progress import OpenRecord, Progress
+from sparsyedge.coordinator.rounds.table import Table
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.phase_costs import PhaseCost
 
@@ -62,14 +64,14 @@ class StoreReader:
         """Return whether somebody asked the run to stop."""
         return "stop" in self.requests()
 
-    def response_times(self) -> dict[str, tuple[float, ...]]:
+    def response_times(self) -> Mapping[str, tuple[float, ...]]:
         """Return how many seconds each device's last updates took, from the round's opening to their acceptance."""
         rows = self._db.execute(
             # Somebody may have set the clock in between. The round's `seconds` come from a monotonic clock.
             "SELECT u.device, MIN(u.accepted_at - r.opened_at, COALESCE(r.seconds, 1e300)) AS seconds "
             "FROM updates u JOIN rounds r ON r.round = u.round ORDER BY u.device, u.round"
         )
-        times: dict[str, tuple[float, ...]] = {}
+        times: Table[tuple[float, ...]] = Table()
         for row in rows:
             times = remember(times, row["device"], max(0.0, row["seconds"]))
         return times
@@ -162,6 +164,25 @@ class StoreReader:
         """When each update of a round was accepted."""
         rows = self._db.execute("SELECT accepted_at FROM updates WHERE round = ? ORDER BY accepted_at", (round_number,))
         return [row["accepted_at"] for row in rows]
+
+    def count_updates(self, round_number: int) -> int:
+        """How many updates of a round were accepted; goes through them."""
+        count: int = self._db.execute("SELECT COUNT(*) FROM updates WHERE round = ?", (round_number,)).fetchone()[0]
+        return count
+
+    def end_of_frames(self, round_number: int) -> int:
+        """Where the next frame goes in a round's file of updates: after all that are recorded."""
+        row = self._db.execute("SELECT MAX(position + bytes) FROM updates WHERE round = ?", (round_number,)).fetchone()
+        return row[0] or 0
+
+    def kept_updates(self, round_number: int, devices: Sequence[str]) -> dict[str, KeptUpdate]:
+        """Where the frames of these devices' updates are, what they claim and what they must hash to."""
+        query = "SELECT device, samples, sha256, bytes, position FROM updates WHERE round = ?"
+        if len(devices) == 1:
+            rows = self._db.execute(f"{query} AND device = ?", (round_number, devices[0]))
+        else:
+            rows = self._db.execute(query, (round_number,))
+        return {row["device"]: KeptUpdate(row["samples"], row["sha256"], row["bytes"], row["position"]) for row in rows}
 
     def samples(self, round_number: int) -> dict[str, int]:
         """Return the claimed samples of each accepted update of a round, by device."""

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from sparsyedge.edge.model.methods import group_of
 
-__all__ = ["POLICIES", "Policy", "Selection", "round_robin", "sample_cohort", "uniform"]
+__all__ = ["POLICIES", "Policy", "Selection", "lot", "round_robin", "sample_cohort", "uniform"]
 
 Policy = Literal["uniform", "round-robin"]
 
@@ -26,10 +26,12 @@ def uniform(devices: Iterable[str], size: int, *, seed: int, round_number: int) 
     one place in the cohort.
     """
 
-    def lot(device: str) -> bytes:
-        return hashlib.sha256(f"{seed}/{round_number}/{device}".encode()).digest()
+    return sorted(set(devices), key=lambda device: lot(device, seed=seed, round_number=round_number))
 
-    return sorted(set(devices), key=lot)
+
+def lot(device: str, *, seed: int, round_number: int) -> bytes:
+    """The device's lot in a round of `uniform`."""
+    return hashlib.sha256(f"{seed}/{round_number}/{device}".encode()).digest()
 
 
 def round_robin(devices: Iterable[str], size: int, *, seed: int, round_number: int) -> list[str]:

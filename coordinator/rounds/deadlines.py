@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from sparsyedge.coordinator.rounds.table import Table
+
 __all__ = [
     "FIRST_S",
     "KEPT_TIMES",
@@ -62,6 +64,6 @@ def _typical_s(times: Sequence[float]) -> float:
     return sorted(times)[math.ceil(PERCENTILE * len(times)) - 1]
 
 
-def remember(history: Mapping[str, tuple[float, ...]], device: str, seconds: float) -> dict[str, tuple[float, ...]]:
+def remember(history: Table[tuple[float, ...]], device: str, seconds: float) -> Table[tuple[float, ...]]:
     """Add a time to the history and drop the oldest."""
-    return {**history, device: (*history.get(device, ()), seconds)[-KEPT_TIMES:]}
+    return history.set(device, (*history.get(device, ()), seconds)[-KEPT_TIMES:])

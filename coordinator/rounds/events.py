@@ -212,10 +212,9 @@ class ExtendRound:
 
 @dataclass(frozen=True)
 class ReplaceMember:
-    """Announce the open round again: `substitute` replaces a member that will not deliver."""
+    """Announce the open round again, soon: `substitute` replaces a member that will not deliver."""
 
     round: int
-    cohort: tuple[str, ...]
     deadline_s: float
     device: str
     substitute: str

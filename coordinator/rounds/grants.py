@@ -1,19 +1,30 @@
 """Decides who may upload now. Places are limited; a device that wastes one goes to the back of the queue. Pure.
 
 A holder loses its place if another device needs it and the holder has sent nothing new for half a minute, or is slower
-than the slowest link we support. Only missing chunks count: repeating an offer or a chunk gains nothing.
+than the slowest link we support. Only missing chunks count: repeating an offer or a chunk gains nothing. Nobody loses a
+place while we check the upload, and no offer of that device counts before its verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 
 from sparsyedge.coordinator.rounds.events import OfferReceived
-from sparsyedge.coordinator.rounds.stages import Granted, Open, Plan
-from sparsyedge.edge.protocol.messages import Blob
+from sparsyedge.coordinator.rounds.stages import Granted, Open, Plan, replace
 
-__all__ = ["ASKED_S", "SLOWEST_BYTES_PER_S", "UPLOAD_IDLE_S", "Asked", "ask", "heard", "uploads_until"]
+__all__ = [
+    "ASKED_S",
+    "SLOWEST_BYTES_PER_S",
+    "UPLOAD_IDLE_S",
+    "Asked",
+    "ask",
+    "heard",
+    "is_granted",
+    "release",
+    "uploads_until",
+    "verify",
+]
 
 UPLOAD_IDLE_S = 30.0
 SLOWEST_BYTES_PER_S = 64 * 1024
@@ -35,62 +46,113 @@ class Asked:
 
 def ask(plan: Plan, stage: Open, event: OfferReceived, now_s: float) -> Asked:
     """Give the device a place to upload. If none is free it waits and asks again."""
-    device, update = event.device, event.offer.update
-    others = {name: granted for name, granted in stage.granted.items() if name != device}
-    lost: tuple[str, ...] = ()
-    if not _has_room(plan, others, update):
-        lost = tuple(name for name, granted in others.items() if _is_wasted(granted, now_s))
-        others = {name: granted for name, granted in others.items() if name not in lost}
-    wasted = {**stage.wasted, **{name: stage.wasted.get(name, 0) + 1 for name in lost}}
-    asked = {**{name: at for name, at in stage.asked.items() if now_s - at <= ASKED_S}, device: now_s}
+    device, size = event.device, event.offer.update.bytes
     held = stage.granted.get(device)
-    if held is None and _must_wait(device, wasted, asked):
-        stage = replace(stage, granted=others, wasted=wasted, asked=asked)
+    if held is not None and held.verifying:
+        return Asked(stage, False)
+    lost: tuple[str, ...] = ()
+    if not _has_room(plan, stage, held, size) and now_s >= stage.used_until_s:
+        stage, lost = _drop_wasted(stage, device, now_s)
+    if held is None and _must_wait(stage, device, now_s):
         reason = (
-            f"{wasted[device]} of this device's uploads in round {stage.round} stopped half-way and kept others "
+            f"{stage.wasted[device]} of this device's uploads in round {stage.round} stopped half-way and kept others "
             f"waiting; those go first"
         )
-        return Asked(stage, False, reason, lost)
-    if not _has_room(plan, others, update):
-        kept = others if held is None else {**others, device: held}
-        return Asked(replace(stage, granted=kept, wasted=wasted, asked=asked), False, lost=lost)
-    place = Granted(update.sha256, now_s, update.bytes, since_s=now_s)
+        return Asked(replace(stage, asked=stage.asked.set(device, now_s)), False, reason, lost)
+    if not _has_room(plan, stage, held, size):
+        # A holder goes to the end of the line.
+        granted = stage.granted if held is None else stage.granted.without(device).set(device, held)
+        return Asked(replace(stage, asked=stage.asked.set(device, now_s), granted=granted), False, lost=lost)
+    place = Granted(event.offer.update.sha256, now_s, size, since_s=now_s)
     if held is not None:
         # A new offer does not reset the clocks of the place.
         place = replace(place, heard_s=held.heard_s, since_s=held.since_s)
-    del asked[device]
-    return Asked(replace(stage, granted={**others, device: place}, wasted=wasted, asked=asked), True, lost=lost)
+    stage = replace(
+        stage,
+        granted=stage.granted.without(device).set(device, place),
+        granted_bytes=stage.granted_bytes + size - (held.bytes if held else 0),
+        used_until_s=min(stage.used_until_s, _used_until(place)),
+        asked=stage.asked.without(device),
+    )
+    return Asked(stage, True, lost=lost)
 
 
 def heard(stage: Open, device: str, now_s: float) -> Open:
     """Note that a missing chunk arrived."""
-    if device not in stage.granted:
+    held = stage.granted.get(device)
+    if held is None or held.heard_s == now_s:
         return stage
-    return replace(stage, granted={**stage.granted, device: replace(stage.granted[device], heard_s=now_s)})
+    place = Granted(held.update, now_s, held.bytes, held.since_s, held.verifying)
+    return replace(stage, granted=stage.granted.set(device, place))
+
+
+def is_granted(stage: Open, device: str, update: str) -> bool:
+    """Whether the device may upload this update."""
+    held = stage.granted.get(device)
+    return held is not None and held.update == update
+
+
+def verify(stage: Open, device: str) -> Open:
+    """Note that the whole upload of a device is here and being checked."""
+    place = replace(stage.granted[device], verifying=True)
+    return replace(stage, granted=stage.granted.set(device, place), verifying=stage.verifying + 1)
+
+
+def release(stage: Open, device: str) -> Open:
+    """Take a place back, if the device has one."""
+    held = stage.granted.get(device)
+    if held is None:
+        return stage
+    return replace(
+        stage,
+        granted=stage.granted.without(device),
+        granted_bytes=stage.granted_bytes - held.bytes,
+        verifying=stage.verifying - held.verifying,
+    )
 
 
 def uploads_until(stage: Open, device: str) -> float:
     """When a silent device stops counting as uploading or queued; the round's opening if it was neither."""
+    held = stage.granted.get(device)
+    if held is not None:
+        return _used_until(held)
+    asked_s = stage.asked.get(device)
+    return stage.opened_s if asked_s is None else asked_s + ASKED_S
+
+
+def _drop_wasted(stage: Open, device: str, now_s: float) -> tuple[Open, tuple[str, ...]]:
+    """Take back the wasted places of all other devices."""
+    ends = [(name, _used_until(held)) for name, held in stage.granted.items()]
+    lost = tuple(name for name, until_s in ends if now_s >= until_s and name != device)
+    wasted = stage.wasted
+    for name in lost:
+        stage = release(stage, name)
+        wasted = wasted.set(name, wasted.get(name, 0) + 1)
+    used_until_s = min((until_s for _, until_s in ends if now_s < until_s), default=math.inf)
     if device in stage.granted:
-        return _used_until(stage.granted[device])
-    return stage.asked[device] + ASKED_S if device in stage.asked else stage.opened_s
+        used_until_s = min(used_until_s, _used_until(stage.granted[device]))
+    return replace(stage, wasted=wasted, used_until_s=used_until_s), lost
 
 
-def _has_room(plan: Plan, others: Mapping[str, Granted], update: Blob) -> bool:
-    """Whether the update fits beside those in flight; an update larger than the limit goes alone."""
-    return not others or sum(granted.bytes for granted in others.values()) + update.bytes <= plan.upload_bytes
-
-
-def _is_wasted(granted: Granted, now_s: float) -> bool:
-    return now_s >= _used_until(granted)
+def _has_room(plan: Plan, stage: Open, held: Granted | None, size: int) -> bool:
+    """Whether an update fits beside those of others in flight; one larger than the limit goes alone."""
+    others, their_bytes = len(stage.granted), stage.granted_bytes
+    if held is not None:
+        others, their_bytes = others - 1, their_bytes - held.bytes
+    return not others or their_bytes + size <= plan.upload_bytes
 
 
 def _used_until(granted: Granted) -> float:
+    if granted.verifying:
+        return math.inf
     life_s = 2 * UPLOAD_IDLE_S + granted.bytes / SLOWEST_BYTES_PER_S
     return min(granted.heard_s + UPLOAD_IDLE_S, granted.since_s + life_s)
 
 
-def _must_wait(device: str, wasted: Mapping[str, int], asked: Mapping[str, float]) -> bool:
+def _must_wait(stage: Open, device: str, now_s: float) -> bool:
     """Whether a device that wasted fewer places is waiting."""
-    own = wasted.get(device, 0)
-    return own > 0 and any(wasted.get(name, 0) < own for name in asked if name != device)
+    own = stage.wasted.get(device, 0)
+    return own > 0 and any(
+        name != device and now_s - asked_s <= ASKED_S and stage.wasted.get(name, 0) < own
+        for name, asked_s in stage.asked.items()
+    )

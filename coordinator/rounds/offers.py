@@ -18,7 +18,7 @@ def reason_to_refuse(plan: Plan, stage: Stage, event: OfferReceived) -> tuple[Re
         return RefusalKind.FOREIGN, f"the update is for run {offer.run}, the fleet works on run {plan.run}"
     if not isinstance(stage, Open) or stage.round != offer.round:
         return RefusalKind.LATE, f"round {offer.round} is not open: {describe(stage)}"
-    if device not in stage.cohort:
+    if device not in stage.deadlines:
         return RefusalKind.NOT_ASKED, f"device {device} is not in the cohort of round {stage.round}"
     if device in stage.accepted:
         return RefusalKind.REPEATED, (

@@ -20,14 +20,13 @@ The owner feeds in events and carries out the commands in order. The rounds guar
 - A member loses its place to a ready device if it will not train, if its update was refused, or if its deadline passed.
   The same cause in three rounds puts a device in quarantine (conduct.py).
 - Deadlines apply before events: a message that arrives after the deadline finds the round closed, even without a tick
-  in between.
+  in between. Only an upload that is complete and being checked is waited for, whatever the time.
+- No event costs more in a larger fleet, except those that open, extend, close or end a round.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Conduct
@@ -63,20 +62,24 @@ from sparsyedge.coordinator.rounds.events import (
     UploadComplete,
     VerifyUpdate,
 )
-from sparsyedge.coordinator.rounds.grants import ask, heard
+from sparsyedge.coordinator.rounds.grants import ask, heard, is_granted, release, verify
 from sparsyedge.coordinator.rounds.membership import (
     SILENT,
     WASTED,
-    deadlines_of,
+    add_spare,
     is_lost,
+    open_stage,
     replace_members,
+    slowest_s,
     strike,
-    without,
+    suspect,
+    with_deadlines,
 )
 from sparsyedge.coordinator.rounds.offers import describe, reason_to_refuse
 from sparsyedge.coordinator.rounds.progress import Progress
-from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting
-from sparsyedge.coordinator.rounds.waiting import is_full, waits_until
+from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, Plan, RunState, Waiting, replace
+from sparsyedge.coordinator.rounds.table import Table
+from sparsyedge.coordinator.rounds.waiting import has_enough, is_full, longest_wait, still_waits
 
 __all__ = ["advance", "begin", "restore"]
 
@@ -105,26 +108,21 @@ def restore(
     `times` holds how long each device took for its last updates, `conduct` the devices in quarantine, `missed` the last
     round each device missed. If the run stopped after a round closed, the owner feeds ModelReady, as after every round.
     """
-    times = times or {}
     state = RunState(
         plan,
         Closing(progress.closed_round),
         closed_round=progress.closed_round,
-        closed_accepted=progress.closed_accepted,
-        conduct=conduct or {},
-        missed=missed or {},
+        closed_accepted=Table(progress.closed_accepted),
+        conduct=Table(conduct or {}),
+        missed=Table(missed or {}),
+        times=Table(times or {}),
     )
-    if progress.open is not None:
-        stage = Open(
-            round=progress.open.round,
-            model=model,
-            cohort=progress.open.cohort,
-            opened_s=now_s,
-            deadlines=deadlines_of(replace(state, times=times), progress.open.cohort, now_s),
-            accepted=progress.open.accepted,
+    opened = progress.open
+    if opened is not None:
+        stage = open_stage(
+            state, opened.cohort, now_s, round_number=opened.round, model=model, accepted=opened.accepted
         )
-        return replace(state, stage=stage, times=times)
-    state = replace(state, times=times)
+        return replace(state, stage=stage)
     return state if progress.closed_round else replace(state, stage=Waiting(1, model))
 
 
@@ -149,8 +147,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
             stage = state.stage
             return (replace(state, stage=heard(stage, event.device, now_s)) if isinstance(stage, Open) else state), ()
         case UploadComplete():
-            granted = _is_granted(state, event.device, event.update)
-            return state, (VerifyUpdate(event.device, event.update),) if granted else ()
+            return _verify(state, event)
         case UpdateVerified():
             return _accept(state, event, now_s)
         case UpdateInvalid():
@@ -165,16 +162,7 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
         case ResumeRequested():
             return _open_if_enough(replace(state, paused=False), now_s)
         case Released():
-            known = event.device in state.conduct
-            # Treat it as new: it may be in quarantine because it became slower.
-            state = replace(
-                state,
-                conduct=without(state.conduct, event.device),
-                missed=without(state.missed, event.device),
-                times=without(state.times, event.device),
-            )
-            state, commands = _open_if_enough(state, now_s)
-            return state, (*((Quarantine(event.device, 0, ""),) if known else ()), *commands)
+            return _release_device(state, event, now_s)
         case Interrupted():
             return (state, ()) if isinstance(state.stage, Finished | Failed) else _finish(state)
         case Tick():
@@ -187,12 +175,16 @@ def _handle(state: RunState, event: Event, now_s: float) -> Outcome:
 def _pass_time(state: RunState, now_s: float) -> Outcome:
     """Apply deadlines that have passed."""
     stage = state.stage
-    if not isinstance(stage, Open):
+    if not isinstance(stage, Open) or stage.verifying:
         return state, ()
-    until_s = waits_until(state, stage)
-    if now_s >= until_s:
-        return _close(state, stage, now_s)
-    if now_s < stage.deadline_s or until_s < math.inf:
+    if has_enough(state, stage):
+        if still_waits(state, stage, now_s):
+            return state, ()
+        until_s, awaited = longest_wait(state, stage)
+        if now_s >= until_s:
+            return _close(state, stage)
+        return replace(state, stage=replace(stage, awaited=awaited)), ()
+    if now_s < stage.deadline_s:
         return state, ()
     if state.stopping:
         return _finish(state)
@@ -207,10 +199,12 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
     if not isinstance(stage, Waiting) or state.paused:
         return state, ()
     needed = plan.devices_to_open(stage.round)
-    # Better to use a device that failed before than to let the run stand still.
-    drawn_from = state.ready if len(state.ready) >= needed else state.willing
-    if len(drawn_from) < needed:
+    # Only devices that are online are unfit.
+    if len(state.online) - len(state.unfit) < needed:
         return state, ()
+    # Better to use a device that failed before than to let the run stand still.
+    ready = state.ready
+    drawn_from = ready if len(ready) >= needed else state.willing
     cohort = sample_cohort(
         drawn_from,
         plan.asked,
@@ -219,23 +213,34 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
         shares=plan.shares,
         policy=plan.policy,
     )
-    opened = Open(
-        round=stage.round,
-        model=stage.model,
-        cohort=cohort,
-        opened_s=now_s,
-        deadlines=deadlines_of(state, cohort, now_s),
-    )
+    opened = open_stage(state, cohort, now_s, round_number=stage.round, model=stage.model, accepted={})
     return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
 
 
 def _take_in(state: RunState, event: DeviceOnline, now_s: float) -> Outcome:
-    online = {**state.online, event.device: event.boot_id}
-    state = replace(state, online=online, unfit=without(state.unfit, event.device))
+    device = event.device
+    state = replace(state, online=state.online.set(device, event.boot_id), unfit=state.unfit.without(device))
     stage = state.stage
     if isinstance(stage, Open):
-        return replace_members(state, stage, now_s)
+        return replace_members(state, add_spare(state, stage, device), now_s)
     return _open_if_enough(state, now_s)
+
+
+def _release_device(state: RunState, event: Released, now_s: float) -> Outcome:
+    """Treat a device as new: it may be in quarantine because it became slower."""
+    device, stage = event.device, state.stage
+    commands: tuple[Command, ...] = (Quarantine(device, 0, ""),) if device in state.conduct else ()
+    state = replace(
+        state,
+        conduct=state.conduct.without(device),
+        missed=state.missed.without(device),
+        times=state.times.without(device),
+    )
+    if isinstance(stage, Open):
+        stage = replace(add_spare(state, stage, device), slowest_s=slowest_s(state, stage.accepted))
+        return replace(state, stage=stage), commands
+    state, due = _open_if_enough(state, now_s)
+    return state, commands + due
 
 
 def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
@@ -246,15 +251,15 @@ def _note_unfit(state: RunState, event: DeviceUnfit, now_s: float) -> Outcome:
         return _take_in(state, DeviceOnline(event.device, event.boot_id), now_s)
     state = replace(
         state,
-        online={**state.online, event.device: event.boot_id},
-        unfit={**state.unfit, event.device: event.round},
+        online=state.online.set(event.device, event.boot_id),
+        unfit=state.unfit.set(event.device, event.round),
     )
     if not isinstance(stage, Open):
         return state, ()
     struck_out: tuple[Command, ...] = ()
-    if event.round == stage.round and event.device in stage.cohort:
+    if event.round == stage.round and event.device in stage.deadlines:
         state, struck_out = strike(state, event.device, "failed", "it failed in several rounds; see its log")
-    state, commands = _go_on_without(state, stage, now_s)
+    state, commands = _go_on_without(state, suspect(stage, event.device), now_s)
     return state, struck_out + commands
 
 
@@ -271,9 +276,9 @@ def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunSta
         return state
     return replace(
         state,
-        online=without(state.online, event.device),
-        unfit=without(state.unfit, event.device),
-        left_s={**state.left_s, event.device: now_s},
+        online=state.online.without(event.device),
+        unfit=state.unfit.without(event.device),
+        left_s=state.left_s.set(event.device, now_s),
     )
 
 
@@ -305,26 +310,30 @@ def _accepted_hash(state: RunState, device: str, round_number: int) -> str | Non
     return state.closed_accepted.get(device) if state.closed_round == round_number else None
 
 
-def _is_granted(state: RunState, device: str, update: str) -> bool:
-    stage = state.stage
-    return isinstance(stage, Open) and device in stage.granted and stage.granted[device].update == update
+def _verify(state: RunState, event: UploadComplete) -> Outcome:
+    """Have the upload checked, once."""
+    stage, device = state.stage, event.device
+    if not isinstance(stage, Open) or not is_granted(stage, device, event.update) or stage.granted[device].verifying:
+        return state, ()
+    return replace(state, stage=verify(stage, device)), (VerifyUpdate(device, event.update),)
 
 
 def _accept(state: RunState, event: UpdateVerified, now_s: float) -> Outcome:
-    stage = state.stage
-    if not isinstance(stage, Open) or not _is_granted(state, event.device, event.update):
+    stage, device = state.stage, event.device
+    if not isinstance(stage, Open) or not is_granted(stage, device, event.update):
         return state, ()
+    seconds = now_s - stage.opened_s
     stage = replace(
-        stage,
-        granted=without(stage.granted, event.device),
-        accepted={**stage.accepted, event.device: event.update},
+        release(stage, device),
+        accepted=stage.accepted.set(device, event.update),
+        slowest_s=max(stage.slowest_s, seconds),
     )
-    accept = Accept(event.device, stage.round, event.update)
+    accept = Accept(device, stage.round, event.update)
     state = replace(
         state,
         stage=stage,
-        times=remember(state.times, event.device, now_s - stage.opened_s),
-        conduct=without(state.conduct, event.device),
+        times=remember(state.times, device, seconds),
+        conduct=state.conduct.without(device),
     )
     state, commands = _pass_time(state, now_s)
     return state, (accept, *commands)
@@ -332,62 +341,66 @@ def _accept(state: RunState, event: UpdateVerified, now_s: float) -> Outcome:
 
 def _drop_invalid(state: RunState, event: UpdateInvalid, now_s: float) -> Outcome:
     stage, device = state.stage, event.device
-    if not isinstance(stage, Open) or not _is_granted(state, device, event.update):
+    if not isinstance(stage, Open) or not is_granted(stage, device, event.update):
         return state, ()
     kind = RefusalKind.INVALID
     refuse = Refuse(device, stage.round, event.update, event.reason, run=state.plan.run, kind=kind)
     stage = replace(
-        stage, granted=without(stage.granted, device), failed={**stage.failed, device: stage.failed.get(device, 0) + 1}
+        suspect(release(stage, device), device), failed=stage.failed.set(device, stage.failed.get(device, 0) + 1)
     )
     state, struck_out = strike(replace(state, stage=stage), device, "invalid", "its updates were refused")
     state, commands = _go_on_without(state, stage, now_s)
     return state, (refuse, *struck_out, *commands)
 
 
-def _close(state: RunState, stage: Open, now_s: float) -> Outcome:
+def _close(state: RunState, stage: Open) -> Outcome:
     commands: tuple[Command, ...] = ()
     if not is_full(state, stage):
-        absent = {*stage.cohort, *stage.replaced} - {*stage.accepted, *state.unfit}
-        state = replace(state, missed={**state.missed, **dict.fromkeys(absent, stage.round)})
+        absent = {*stage.deadlines, *stage.replaced} - {*stage.accepted, *state.unfit}
+        missed = state.missed
+        for device in absent:
+            missed = missed.set(device, stage.round)
+        state = replace(state, missed=missed)
         for device in stage.cohort:
             if device in absent and device not in stage.failed:
                 state, struck_out = strike(state, device, "silent", SILENT)
                 commands += struck_out
-    closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=dict(stage.accepted))
+    closed = replace(state, stage=Closing(stage.round), closed_round=stage.round, closed_accepted=stage.accepted)
     return closed, (*commands, CloseRound(stage.round, tuple(sorted(stage.accepted))))
 
 
 def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
     """Give the round another deadline and replace absent members with ready devices."""
-    lost = [device for device in stage.cohort if is_lost(state, stage, device, now_s)]
+    before = stage.cohort
+    lost = [device for device in before if is_lost(state, stage, device, now_s)]
     # Replace absent members first: a slow one may still make it.
-    absent = sorted(lost, key=lambda device: device in state.willing and device not in stage.failed)
-    spare = state.ready - set(stage.cohort) - stage.replaced
+    absent = sorted(lost, key=lambda device: state.is_willing(device) and device not in stage.failed)
+    spare = state.ready - set(before) - set(stage.replaced)
     plan = state.plan
     substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=plan.policy)
+    replaced = stage.replaced
     # An absent member without a substitute stays: it may still come back.
-    cohort = tuple(sorted({*stage.cohort, *substitutes} - set(absent[: len(substitutes)])))
-    extended = replace(
-        stage,
-        cohort=cohort,
-        deadlines=deadlines_of(state, cohort, now_s),
-        extensions=stage.extensions + 1,
-        replaced=stage.replaced | set(absent[: len(substitutes)]),
-        granted={device: granted for device, granted in stage.granted.items() if device in cohort},
+    for device, substitute in zip(absent, substitutes, strict=False):
+        stage = release(stage, device)
+        replaced = replaced.set(device, substitute)
+    cohort = tuple(sorted({*before, *substitutes} - set(absent[: len(substitutes)])))
+    suspects = Table((device, None) for device in stage.suspects if device not in replaced)
+    extended = with_deadlines(
+        state, replace(stage, extensions=stage.extensions + 1, replaced=replaced, suspects=suspects), cohort, now_s
     )
     command = ExtendRound(extended.round, cohort, extended.deadline_s, extended.extensions)
     return replace(state, stage=extended), (command,)
 
 
 def _fail(state: RunState, stage: Open) -> Outcome:
-    present = sum(device in state.online for device in stage.cohort)
-    unfit = sum(device in state.unfit for device in stage.cohort)
+    present = sum(device in state.online for device in stage.deadlines)
+    unfit = sum(device in state.unfit for device in stage.deadlines)
     fixed_s = state.plan.deadline_s
     deadlines = "deadlines of its devices" if fixed_s is None else f"deadlines of {fixed_s:g} s"
     reason = (
         f"round {stage.round} of run {state.plan.run} has {len(stage.accepted)} of {state.plan.min_updates} updates "
         f"that it needs, after {stage.extensions + 1} {deadlines}, and {present} of the "
-        f"{len(stage.cohort)} devices in its cohort are online{f', {unfit} of them unfit' if unfit else ''}; "
+        f"{len(stage.deadlines)} devices in its cohort are online{f', {unfit} of them unfit' if unfit else ''}; "
         f"`sparsyedge coordinator devices` says why, or start a new run with a lower `min_updates` or a longer "
         f"`deadline_s`"
     )
@@ -401,7 +414,7 @@ def _next_round(state: RunState, event: ModelReady, now_s: float) -> Outcome:
     if stage.round == state.plan.rounds or state.stopping:
         return _finish(state)
     # Devices unfit for the closed round may try the next one.
-    unfit = {device: number for device, number in state.unfit.items() if number == 0 or number > stage.round}
+    unfit = Table((device, number) for device, number in state.unfit.items() if number == 0 or number > stage.round)
     return _open_if_enough(replace(state, stage=Waiting(stage.round + 1, event.model), unfit=unfit), now_s)
 
 

@@ -24,7 +24,7 @@ from sparsyedge.edge.protocol.channel import Connected, Event, Received
 from sparsyedge.edge.protocol.chunks import PACKET_OVERHEAD_BYTES, chunk_bytes_within
 from sparsyedge.edge.protocol.in_flight import Window
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES
-from sparsyedge.edge.protocol.mqtt_client import MqttClient, Will, speaks_mqtt_5, topic_matches
+from sparsyedge.edge.protocol.mqtt_client import MqttClient, Will, speaks_mqtt_5
 from sparsyedge.edge.protocol.subscriptions import Subscriptions
 from sparsyedge.edge.protocol.tls import Tls, client_context, reload_identity, require_tls
 
@@ -305,7 +305,7 @@ class Link:
         with self._changed:
             self._subscriptions.heard(time.monotonic())
             # Some brokers deliver messages that only others subscribed to.
-            wanted = any(topic_matches(pattern, topic) for pattern in self._subscriptions.patterns)
+            wanted = self._subscriptions.cover(topic)
         if wanted:
             self._arrivals.put(Received(topic, payload, retained))
 

@@ -19,7 +19,6 @@ from paho.mqtt.client import (
     ConnectFlags,
     DisconnectFlags,
     MQTTMessage,
-    topic_matches_sub,
 )
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -31,7 +30,7 @@ from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.protocol.admission import Refusal
 from sparsyedge.edge.protocol.in_flight import WINDOW_MESSAGES
 
-__all__ = ["ClientOwner", "MqttClient", "Will", "speaks_mqtt_5", "topic_matches"]
+__all__ = ["ClientOwner", "MqttClient", "Will", "speaks_mqtt_5"]
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +81,6 @@ class ClientOwner(Protocol):
 
     def subscribed(self, packet: int, problems: list[str]) -> None:
         """The broker answered a SUBSCRIBE; `problems` lists its refusals."""
-
-
-def topic_matches(pattern: str, topic: str) -> bool:
-    """Whether a subscription to `pattern` covers `topic`."""
-    return topic_matches_sub(pattern, topic)
 
 
 def speaks_mqtt_5(host: str, port: int, tls: ssl.SSLContext | None, timeout_s: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sparsyedge.edge.protocol.in_flight import InFlight
@@ -17,6 +18,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.patterns: list[str] = []
+        self._covered: re.Pattern[str] | None = None
         self._as_published: set[str] = set()
         self._unanswered: InFlight[float] = InFlight()
         self._renewing: set[int] = set()
@@ -26,12 +28,21 @@ class Subscriptions:
         """Subscribe to a pattern on this connection and all later ones."""
         if pattern not in self.patterns:
             self.patterns.append(pattern)
+            self._covered = None
         if as_published:
             self._as_published.add(pattern)
 
     def remove(self, pattern: str) -> None:
         if pattern in self.patterns:
             self.patterns.remove(pattern)
+            self._covered = None
+
+    def cover(self, topic: str) -> bool:
+        """Whether any of the patterns matches the topic."""
+        if self._covered is None:
+            # One expression for all: this is asked about every message.
+            self._covered = re.compile("|".join(map(_expression, self.patterns)) or r"(?!)", re.DOTALL)
+        return self._covered.fullmatch(topic) is not None
 
     def is_as_published(self, pattern: str) -> bool:
         """Whether messages for the pattern keep their sender's retain flag."""
@@ -68,3 +79,13 @@ class Subscriptions:
             return False
         self._unanswered.forget_sent()
         return True
+
+
+def _expression(pattern: str) -> str:
+    """A regular expression for the topics of an MQTT pattern: `+` is one level, `#` all that follow."""
+    # A broker's own topics, which begin with a dollar sign, need to be named.
+    start = r"(?!\$)" if pattern.startswith(("+", "#")) else ""
+    if pattern == "#":
+        return f"{start}.*"
+    levels = ["[^/]*" if level == "+" else re.escape(level) for level in pattern.removesuffix("/#").split("/")]
+    return start + "/".join(levels) + ("(?:/.*)?" if pattern.endswith("/#") else "")

@@ -217,7 +217,7 @@ def test_an_update_that_was_altered_on_disk_is_not_averaged_after_a_restart(flee
     first, second = fleet.join("d1", "d2")
     first.deliver(first.until_round(1))
     interrupt(run)
-    path = fleet.config.run_path / "updates/1/d1.frame"
+    path = fleet.config.run_path / "updates/1.log"
     path.write_bytes(second.frame_of(second.until_round(1)))
     run = fleet.start(rounds=1, cohort_size=2)
     second.deliver(second.until_round(1))

@@ -27,7 +27,7 @@ def test_an_accepted_update_is_on_disk_before_the_device_hears_of_it(fleet: Flee
     first, _ = fleet.join("d1", "d2")
     task = first.until_round(1)
     assert isinstance(first.deliver(task), Accepted)
-    assert (fleet.config.run_path / "updates/1/d1.frame").read_bytes() == first.frame_of(task)
+    assert (fleet.config.run_path / "updates/1.log").read_bytes() == first.frame_of(task)
     with closing(fleet.store()) as store:
         assert store.samples(1) == {"d1": 10}
     run.coordinator.interrupt()
@@ -141,7 +141,7 @@ def test_rubbish_is_counted_and_harms_nobody(fleet: Fleet) -> None:
 
 
 def test_a_disk_that_cannot_be_written_is_one_sentence(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: UpdateFiles, round_number: int, device: str, frame: bytes) -> None:
+    def full(self: UpdateFiles, frame: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(UpdateFiles, "save", full)

@@ -138,6 +138,10 @@ class Run:
             round_number=round_number,
         )
 
+    def kept_frame(self, round_number: int, device: str) -> bytes:
+        kept = self.store.kept_updates(round_number, (device,))[device]
+        return UpdateFiles(self.config.run_path).load(round_number, position=kept.position, size=kept.bytes)
+
     def accept_updates(self) -> None:
         """Open the next round and take an update from every device."""
         self.round += 1
@@ -190,7 +194,7 @@ def test_updates_are_nested_from_round_2_and_models_from_round_3(run: Run) -> No
     masks: list[tuple[Mask, Mask | None]] = []
     for number in range(1, 5):
         run.accept_updates()
-        up = read_header(UpdateFiles(run.config.run_path).load(number, "d1")).weights[0].mask
+        up = read_header(run.kept_frame(number, "d1")).weights[0].mask
         down = read_header(run.devices[0].fetched).weights[0].mask if number > 1 else None
         masks.append((up, down))
         run.close()
@@ -202,7 +206,7 @@ def test_frames_carry_the_codec_of_the_run(run: Run) -> None:
     codec = run.config.codec
     run.play(1)
     run.accept_updates()
-    assert read_header(UpdateFiles(run.config.run_path).load(2, "d1")).codec == codec
+    assert read_header(run.kept_frame(2, "d1")).codec == codec
     run.close()
     run.accept_updates()
     assert read_header(run.devices[0].fetched).codec == codec
@@ -224,12 +228,12 @@ def test_a_device_a_few_rounds_behind_gets_a_difference_and_an_older_one_the_who
 def test_a_round_that_is_closed_again_after_a_crash_gives_the_same_model(run: Run) -> None:
     run.play(2)
     run.accept_updates()
-    kept = {device: UpdateFiles(run.config.run_path).load(3, device) for device in DEVICES}
+    log = UpdateFiles(run.config.run_path).path(3)
+    kept = log.read_bytes()
     run.close()
     expected, deltas = run.model.id, run.model.deltas
     # The crash came after the model was written and before the round was recorded.
-    for device, frame in kept.items():
-        UpdateFiles(run.config.run_path).save(3, device, frame)
+    log.write_bytes(kept)
     run.parts = run.load(3)
     run.close()
     assert run.model.id == expected
@@ -286,7 +290,7 @@ def test_a_given_model_is_sent_in_round_1_and_the_next_one_as_a_difference_to_it
     with closing(run.store):
         run.accept_updates()
         assert not read_header(run.devices[0].fetched).needs_base
-        assert read_header(UpdateFiles(run.config.run_path).load(1, "d1")).codec == codec
+        assert read_header(run.kept_frame(1, "d1")).codec == codec
         run.close()
         run.parts = run.load(2)
         run.accept_updates()

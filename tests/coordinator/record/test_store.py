@@ -208,3 +208,53 @@ def test_scripts_get_a_run_as_tables_whose_rows_have_the_same_keys(filled: Path)
         assert all(isinstance(value, str | int | float | None) for row in rows for value in row.values()), name
     assert [row["round"] for row in tables["rounds"]] == [1]
     assert {row["phase"] for row in tables["phases"]} == {"train", "encode", "upload"}
+
+
+# ---- commits that are shared -----------------------------------------------------------------------------------------
+
+
+def test_what_may_wait_is_durable_with_the_next_commit_and_not_before(tmp_path: Path) -> None:
+    with closing(create(tmp_path)) as store, closing(Store.open(tmp_path)) as reader:
+        store.hold()
+        store.note_device("d1", DeviceStatus(state="online", boot_id="x", samples=50))
+        store.accept_update(update_of(1, "d1"), report_of(1))
+        assert store.accepted(1).keys() == {"d1"}
+        assert reader.accepted(1) == {}
+        store.commit()
+        assert reader.accepted(1).keys() == {"d1"}
+        assert [member.device for member in reader.members()] == ["d1"]
+
+
+def test_another_write_takes_what_waits_along(tmp_path: Path) -> None:
+    with closing(create(tmp_path)) as store, closing(Store.open(tmp_path)) as reader:
+        store.hold()
+        store.accept_update(update_of(1, "d1"), report_of(1))
+        store.touch()
+        assert reader.accepted(1).keys() == {"d1"}
+
+
+def test_frames_are_synced_once_before_the_commit_that_refers_to_them(tmp_path: Path) -> None:
+    with closing(create(tmp_path)) as store, closing(Store.open(tmp_path)) as reader:
+        seen = []
+        store.before_commit = lambda: seen.append(len(reader.accepted(1)))
+        store.hold()
+        for device in ("d1", "d2", "d3"):
+            store.accept_update(update_of(1, device), report_of(1))
+        for _ in range(2):
+            store.commit()
+        assert (seen, len(reader.accepted(1))) == ([0], 3)
+
+
+def test_nothing_is_recorded_if_the_frames_cannot_be_synced(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    with closing(create(tmp_path)) as store, closing(Store.open(tmp_path)) as reader:
+        store.hold()
+        store.accept_update(update_of(1, "d1"), report_of(1))
+        store.before_commit = full
+        with pytest.raises(OSError, match="No space left"):
+            store.commit()
+        store.before_commit = None
+        store.end_run("failed", reason="the disk is full")
+        assert (reader.accepted(1), reader.run().state) == ({}, "failed")

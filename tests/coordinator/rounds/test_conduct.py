@@ -20,6 +20,7 @@ from sparsyedge.coordinator.rounds.events import (
     UpdateInvalid,
     UploadComplete,
 )
+from sparsyedge.coordinator.rounds.table import Table
 
 
 def running(*devices: str, **changes: object) -> Run:
@@ -99,7 +100,7 @@ def test_devices_in_quarantine_are_asked_all_the_same_where_too_few_are_left() -
     quarantined = Conduct(cause="silent", reason="no update", strikes=3, last_round=1, until_round=50)
     for device in ("d1", "d2", "d3"):
         run.deliver(device)
-    run.state = replace(run.state, conduct={"d2": quarantined})
+    run.state = replace(run.state, conduct=Table({"d2": quarantined}))
     next_round(run)
     assert run.all(OpenRound)[-1].cohort == ("d1", "d2", "d3")
 
@@ -109,7 +110,7 @@ def test_the_operator_can_end_a_quarantine() -> None:
     for device in ("d1", "d2", "d3"):
         run.deliver(device)
     quarantined = Conduct(cause="silent", reason="no update", strikes=3, last_round=1, until_round=50)
-    run.state = replace(run.state, conduct={"d2": quarantined})
+    run.state = replace(run.state, conduct=Table({"d2": quarantined}))
     assert run.feed(Released("d2")) == [Quarantine("d2", 0, "")]
     next_round(run)
     assert run.all(OpenRound)[-1].cohort == ("d1", "d2", "d3")

@@ -31,7 +31,7 @@ def test_a_member_that_will_not_train_is_replaced_at_once_by_a_device_that_is_th
     run.online("d4")
     run.now_s = 7.0
     (replaced,) = run.feed(DeviceUnfit("d2", "boot"))
-    assert replaced == ReplaceMember(1, ("d1", "d3", "d4"), 107.0, "d2", "d4")
+    assert replaced == ReplaceMember(1, 107.0, "d2", "d4")
     assert run.open.cohort == ("d1", "d3", "d4")
     for device in ("d1", "d3", "d4"):
         commands = run.deliver(device)
@@ -56,7 +56,8 @@ def test_a_round_with_too_few_updates_goes_on_until_somebody_can_help(run: Run) 
     run.now_s = 50.0
     assert run.feed(Tick()) == []
     (replaced,) = run.feed(DeviceOnline("d4", "boot"))
-    assert replaced == ReplaceMember(1, ("d2", "d3", "d4"), 150.0, "d1", "d4")
+    assert replaced == ReplaceMember(1, 150.0, "d1", "d4")
+    assert run.open.cohort == ("d2", "d3", "d4")
     assert run.deliver("d4")[-1] == CloseRound(1, ("d3", "d4"))
 
 

@@ -23,6 +23,7 @@ from sparsyedge.coordinator.rounds.events import (
 from sparsyedge.coordinator.rounds.progress import OpenRecord, Progress
 from sparsyedge.coordinator.rounds.stages import Closing, Open, Waiting
 from sparsyedge.coordinator.rounds.state_machine import restore
+from sparsyedge.coordinator.rounds.table import Table
 
 LEARNED = replace(PLAN, deadline_s=None, rounds=9)
 HALF_AN_HOUR_S = 1800.0
@@ -57,7 +58,7 @@ def test_a_device_gets_twice_what_it_needs_in_nine_of_ten_rounds(times: tuple[fl
 
 
 def test_only_the_last_ten_times_count() -> None:
-    history: dict[str, tuple[float, ...]] = {}
+    history: Table[tuple[float, ...]] = Table()
     for seconds in range(15):
         history = remember(history, "d1", float(seconds))
     assert history["d1"] == tuple(float(seconds) for seconds in range(5, 15))
@@ -179,9 +180,9 @@ def test_a_restored_round_has_its_updates_and_its_whole_time_again() -> None:
     )
     state = restore(LEARNED, SECOND, progress, 50.0, times={"d1": (100.0,)})
     assert isinstance(state.stage, Open)
-    assert (state.stage.round, state.stage.accepted, state.stage.extensions) == (3, {"d1": "hash"}, 0)
+    assert (state.stage.round, dict(state.stage.accepted), state.stage.extensions) == (3, {"d1": "hash"}, 0)
     assert state.stage.deadlines == {"d1": 250.0, "d2": 50.0 + FIRST_S}
-    assert (state.closed_round, state.closed_accepted) == (2, {"d2": "old"})
+    assert (state.closed_round, dict(state.closed_accepted)) == (2, {"d2": "old"})
 
 
 # ---- who is chosen ---------------------------------------------------------------------------------------------------

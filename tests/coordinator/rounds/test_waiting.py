@@ -29,6 +29,7 @@ from sparsyedge.coordinator.rounds.events import (
 )
 from sparsyedge.coordinator.rounds.grants import UPLOAD_IDLE_S
 from sparsyedge.coordinator.rounds.stages import Closing
+from sparsyedge.coordinator.rounds.table import Table
 
 HONEST = tuple(f"d{number}" for number in range(1, 10))
 HOSTILE = "x5"
@@ -209,7 +210,7 @@ def test_a_device_without_a_past_is_waited_for_five_times_as_long_as_the_others_
 
 def test_a_few_fast_devices_do_not_set_the_pace() -> None:
     run = begun(min_updates=2)
-    run.state = replace(run.state, missed={"d3": 1, "d4": 1}, times={})
+    run.state = replace(run.state, missed=Table({"d3": 1, "d4": 1}), times=Table())
     opened_s = run.now_s
     run.now_s += 1.0
     deliver(run, "d1")
