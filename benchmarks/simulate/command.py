@@ -55,8 +55,9 @@ def _simulate(config: SimulatedRunConfig, arguments: argparse.Namespace, observe
 def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge simulate",
-        description="Simulate a federated run of many devices, on this machine or a Ray cluster. Start it again to resume an interrupted "
-        "run, or one with more `rounds` now. RUN.toml is the coordinator's, with a table [simulation].",
+        description="Simulate a federated run of many devices, on this machine or a Ray cluster. Start it again to "
+        "resume an interrupted run, or one with more `rounds` now. RUN.toml is the coordinator's, with a table "
+        "[simulation].",
     )
     parser.add_argument("config", type=Path, metavar="RUN.toml")
     parser.add_argument(

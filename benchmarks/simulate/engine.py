@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.installation import install_command
 
 __all__ = ["Engine", "EngineKind", "Lost", "Worker", "Workers", "check_engine", "started_workers"]
+
+ANSWER_LIMIT_S = 5.0
 
 EngineKind = Literal["processes", "ray"]
 
@@ -79,6 +82,22 @@ def check_engine(engine: Engine, *, link: str) -> None:
         raise ConfigError(f"engine `ray` needs Ray, which is not installed; run `{install_command('ray')}`")
     if engine.kind != "ray" and engine.address is not None:
         raise ConfigError(f"address {engine.address!r} is of a Ray cluster; add --engine ray, or leave it out")
+    if engine.address not in (None, "auto"):
+        _check_answers(engine.address)
+
+
+def _check_answers(address: str) -> None:
+    """Raise ConfigError unless somebody answers; Ray itself would try for a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"address {address!r} is none of a Ray cluster; allowed are HOST:PORT and auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_LIMIT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"nobody answers at {address} ({error.strerror or error}); start Ray there with `ray start --head`, or "
+            f"look at the address that it printed"
+        ) from error
 
 
 def started_workers(

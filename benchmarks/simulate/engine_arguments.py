@@ -22,6 +22,6 @@ def add_engine_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--address",
         metavar="ADDR",
-        help="of the Ray cluster that this machine is part of: HOST:PORT, or auto to look for it (default: start Ray here)",
+        help="of the Ray cluster that this machine is part of: HOST:PORT, or auto (default: start Ray on this machine)",
     )
     parser.add_argument("--workers", type=positive, metavar="N", help="workers (default: one per core)")

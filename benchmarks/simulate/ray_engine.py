@@ -8,6 +8,8 @@ store, which moves them to each node once. Everything that must outlive an actor
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import signal
 import tempfile
 import threading
@@ -52,9 +54,13 @@ PIECE_BYTES = 64 << 20
 SHARED_FROM_BYTES = 16 << 10
 SHARED_BYTES = 512 << 20
 TRIES = 3
-# Ray puts sockets there, whose paths may have 107 characters.
 LONGEST_FOLDER = 40
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+CONNECT_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -225,8 +231,8 @@ class RayWorkers:
             self._losses[worker.device] += 1
             if self._losses[worker.device] == TRIES:
                 raise RunError(
-                    f"{TRIES} workers ended while they were {doing}, the last on node {worker.node.name}; if its memory "
-                    f"ran out, use fewer with --workers"
+                    f"{TRIES} workers ended while they were {doing}, the last on node {worker.node.name}; if its "
+                    f"memory ran out, use fewer with --workers"
                 )
         if _lives(worker.node):
             log.warning("a worker on node %s ended while it was %s; another takes over", worker.node.name, doing)
@@ -240,9 +246,7 @@ class RayWorkers:
 
 
 @contextmanager
-def started_ray_workers(
-    address: str | None, setup: Setup, *, asked: int | None, at_most: int
-) -> Iterator[RayWorkers]:
+def started_ray_workers(address: str | None, setup: Setup, *, asked: int | None, at_most: int) -> Iterator[RayWorkers]:
     """Actors that live during the block, spread over the cluster; raises ConfigError if it is not fit for them."""
     with ExitStack() as stack:
         stack.enter_context(_connected(address))
@@ -273,21 +277,38 @@ def started_ray_workers(
 def _connected(address: str | None) -> Iterator[None]:
     """Join a cluster, or start one here; leaves neither processes nor files of its own behind."""
     with ExitStack() as stack:
-        stack.enter_context(environment(QUIET))
+        stack.enter_context(environment(QUIET if address else QUIET | _own_token()))
         options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
             short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST_FOLDER else "/tmp"
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="se-", dir=short, ignore_cleanup_errors=True))
-            options |= {"address": "local", "_temp_dir": folder, "_node_ip_address": "127.0.0.1"}
-            options |= {"include_dashboard": False}
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="se-", dir=short, ignore_cleanup_errors=True)
+            )
+            options |= {"address": "local", "_temp_dir": folder, "include_dashboard": False}
+        else:
+            ray._private.ray_constants.NUM_REDIS_GET_RETRIES = CONNECT_TRIES
         stack.enter_context(_own_signals())
+        # Ray prints a cluster's bad news on stdout, where --json puts its document; we say ourselves what they mean.
+        ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: log.debug("%s", data.get("lines"))
         stack.callback(ray.shutdown)
         try:
             ray.init(**options)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        except (OSError, RayError, RuntimeError, ValueError) as error:
             where = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
-            raise ConfigError(f"cannot {where}: {_first_line(error)}") from error
+            raise ConfigError(f"cannot {where}: {_reason(error)}") from error
         yield
+
+
+def _own_token() -> dict[str, str]:
+    """A password for a cluster of our own, unless the user has chosen; Ray would leave one in the user's home."""
+    return {} if "RAY_AUTH_MODE" in os.environ else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def _short_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for Ray's sockets, whose paths may have 107 characters."""
+    usual = tempfile.gettempdir()
+    place = usual if len(usual) <= LONGEST_FOLDER else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="se-", dir=place, ignore_cleanup_errors=True)
 
 
 @contextmanager
@@ -349,6 +370,16 @@ def _remove(store: Any) -> None:
 
 def _on(node: str) -> Any:
     return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+
+def _reason(error: Exception) -> str:
+    """Why Ray refuses to start or join."""
+    whole = f"{error} {error.__cause__ or ''}"
+    if "InvalidAuthToken" in whole or "RAY_AUTH_TOKEN" in whole:
+        return "it wants another token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its nodes"
+    if "Version mismatch" in whole:
+        return f"{' '.join(whole[whole.index('Version mismatch') :].split())[:300]}; install the same on every node"
+    return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

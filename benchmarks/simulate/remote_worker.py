@@ -22,7 +22,7 @@ from sparsyedge.benchmarks.simulate.simulated_device import Setup
 from sparsyedge.benchmarks.simulate.worker import play_turns
 from sparsyedge.edge.commands import logs
 
-__all__ = ["Begin", "Broken", "NodeStore", "RemoteWorker", "SharedCarry", "Sent", "decode_sent"]
+__all__ = ["Begin", "Broken", "NodeStore", "RemoteWorker", "Sent", "SharedCarry", "decode_sent"]
 
 MAX_REASON = 2000
 

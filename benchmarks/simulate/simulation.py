@@ -60,8 +60,8 @@ def simulate(
     `config.simulation` describes the devices. `drop(round, device)` says which devices take a task and then disappear;
     their round closes at its deadline, without real waiting. Needs `link="memory"`. `backend` chooses what runs the
     training steps. With `longer`, an existing run may continue with another number of rounds; otherwise it is refused,
-    because its figures would fit neither number. `engine` says where devices train; the model is the same. `hostile` says which devices attack the run, and how
-    (benchmarks/simulate/hostile_members.py).
+    because its figures would fit neither number. `hostile` says which devices attack the run, and how
+    (benchmarks/simulate/hostile_members.py). `engine` says where devices train; the model is the same.
     """
     simulation = config.simulation
     if simulation is None:
