@@ -1,4 +1,7 @@
-"""Whether the machines of a cluster run the same software: what they compute must not depend on who computes it."""
+"""Whether a cluster is fit for a simulation: enough cores, and the same software everywhere.
+
+What a node computes must not depend on which node it is.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from sparsyedge.edge.errors import ConfigError
 
-__all__ = ["check_facts", "facts_function"]
+__all__ = ["check_facts", "facts_function", "worker_count"]
 
 
 def facts_function() -> Callable[[], dict[str, str]]:
@@ -52,3 +55,17 @@ def check_facts(node: str, found: Mapping[str, str], ours: Mapping[str, str]) ->
                 f"node {node} of the Ray cluster has {name} {other}, this machine {version}; install the same on every "
                 f"node and start Ray there again"
             )
+
+
+def worker_count(asked: int | None, slots: int, *, threads: int) -> int:
+    """How many workers to start in a cluster whose cores allow `slots`; raises ConfigError if that is too few."""
+    if slots == 0:
+        raise ConfigError(
+            f"no node of the Ray cluster has {threads} cores, as many as a worker with the run's `threads` needs"
+        )
+    if asked is not None and asked > slots:
+        raise ConfigError(
+            f"--workers has value {asked}: with `threads` = {threads} the Ray cluster's cores are enough for {slots}; "
+            f"allowed are 1 to {slots}"
+        )
+    return asked or slots

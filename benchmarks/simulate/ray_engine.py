@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sparsyedge.benchmarks.simulate.device_folders import DeviceFolders, FileChanges
 from sparsyedge.benchmarks.simulate.engine import Lost
-from sparsyedge.benchmarks.simulate.node_facts import check_facts, facts_function
+from sparsyedge.benchmarks.simulate.node_facts import check_facts, facts_function, worker_count
 from sparsyedge.benchmarks.simulate.pipe import Carry, Done, Message
 from sparsyedge.benchmarks.simulate.remote_worker import (
     Begin,
@@ -57,7 +57,6 @@ TRIES = 3
 LONGEST_FOLDER = 40
 QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_BACKEND_LOG_LEVEL": "error",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 CONNECT_TRIES = 3
@@ -253,11 +252,7 @@ def started_ray_workers(address: str | None, setup: Setup, *, asked: int | None,
         alive = [node for node in ray.nodes() if node["Alive"]]
         slots = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) // setup.threads for node in alive}
         names = {node["NodeID"]: f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in alive}
-        if (asked or 1) > sum(slots.values()):
-            raise ConfigError(
-                f"{asked or 1} workers with {setup.threads} threads each are more than the Ray cluster's cores allow; "
-                f"allowed are up to {sum(slots.values())}"
-            )
+        count = worker_count(asked, sum(slots.values()), threads=setup.threads)
         useful = [node for node, count in slots.items() if count]
         _check_software(useful, names)
         nodes = []
@@ -267,7 +262,7 @@ def started_ray_workers(address: str | None, setup: Setup, *, asked: int | None,
             nodes.append(Node(node, names[node], slots[node], store, folder))
             stack.callback(_remove, store)
         _hand_out(setup, nodes)
-        workers = RayWorkers(nodes, setup, min(asked or sum(slots.values()), at_most))
+        workers = RayWorkers(nodes, setup, min(count, at_most))
         stack.callback(workers.stop)
         workers.wait_until_up()
         yield workers
