@@ -70,6 +70,8 @@ class Node:
     name: str
     slots: int
     """How many workers its cores allow."""
+    free: int
+    """How many of them no other run has now."""
     store: Any
     folder: str
 
@@ -251,6 +253,8 @@ def started_ray_workers(address: str | None, setup: Setup, *, asked: int | None,
         stack.enter_context(_connected(address))
         alive = [node for node in ray.nodes() if node["Alive"]]
         slots = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) // setup.threads for node in alive}
+        idle = ray._private.state.available_resources_per_node()
+        free = {node: int(idle.get(node, {}).get("CPU", 0)) // setup.threads for node in slots}
         names = {node["NodeID"]: f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in alive}
         count = worker_count(asked, sum(slots.values()), threads=setup.threads)
         useful = [node for node, count in slots.items() if count]
@@ -259,7 +263,7 @@ def started_ray_workers(address: str | None, setup: Setup, *, asked: int | None,
         for node in useful:
             store = ray.remote(NodeStore).options(num_cpus=0, scheduling_strategy=_on(node)).remote()
             folder = ray.get(store.folder.remote())
-            nodes.append(Node(node, names[node], slots[node], store, folder))
+            nodes.append(Node(node, names[node], slots[node], free[node], store, folder))
             stack.callback(_remove, store)
         _hand_out(setup, nodes)
         workers = RayWorkers(nodes, setup, min(count, at_most))
@@ -343,9 +347,11 @@ def _hand_out(setup: Setup, nodes: Sequence[Node]) -> None:
 
 
 def _spread(nodes: Sequence[Node], count: int) -> list[Node]:
-    """A node for each worker: one after the other, as long as it has free cores."""
-    turns = [node for turn in range(max(node.slots for node in nodes)) for node in nodes if turn < node.slots]
-    return turns[:count]
+    """A node for each worker: one after the other, on free cores first; others may become free."""
+    turns = range(max(node.slots for node in nodes))
+    free = [node for turn in turns for node in nodes if turn < node.free]
+    taken = [node for turn in turns for node in nodes if node.free <= turn < node.slots]
+    return (free + taken)[:count]
 
 
 def _lives(node: Node) -> bool:
