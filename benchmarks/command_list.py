@@ -11,7 +11,9 @@ DEMO = Command(
     "sparsyedge.benchmarks.demo.command:main", "a whole federated run on this machine, in one command", extra="demo"
 )
 SIMULATE = Command(
-    "sparsyedge.benchmarks.simulate.command:main", "a run of many simulated devices on this machine", extra="demo"
+    "sparsyedge.benchmarks.simulate.command:main",
+    "a run of many simulated devices, here or on a Ray cluster",
+    extra="demo",
 )
 BENCH = Command(
     "sparsyedge.benchmarks.bench_command:main",

@@ -13,6 +13,7 @@ from fixtures.repository import REPOSITORY
 PUBLIC = {
     "sparsyedge.benchmarks.simulate": {
         "Backend",
+        "Engine",
         "ExportConfig",
         "LinkKind",
         "SimulatedRunConfig",

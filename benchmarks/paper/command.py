@@ -18,6 +18,8 @@ from sparsyedge.benchmarks.paper.results import run_setting
 from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Scale, Setting
 from sparsyedge.benchmarks.paper.tables import as_document, print_experiment
 from sparsyedge.benchmarks.simulate import Backend
+from sparsyedge.benchmarks.simulate.engine import Engine
+from sparsyedge.benchmarks.simulate.engine_arguments import add_engine_arguments
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.errors import ConfigError
@@ -39,12 +41,13 @@ def main(argv: list[str]) -> int:
     if not rows:
         labels = ", ".join(row.label for row in experiment.rows(full))
         raise ConfigError(f"no row of {arguments.table} has {arguments.only!r} in its name; there are: {labels}")
+    if arguments.estimate:
+        return _estimate(arguments, [(row, _settings(row, arguments, seeds)) for row in rows], console)
     run = _runner(arguments, console)
     results: list[tuple[Row, list[dict[str, Any]]]] = []
     for number, row in enumerate(rows, start=1):
         console.print(f"{number}/{len(rows)} {row.label}", highlight=False)
-        settings = row.settings(scale, seeds, full=full, rounds=arguments.rounds)
-        results.append((row, [run(setting) for setting in settings]))
+        results.append((row, [run(setting) for setting in _settings(row, arguments, seeds)]))
     if arguments.plot is not None:
         # Imported here: tables need no matplotlib.
         from sparsyedge.benchmarks.paper.curves import write_curves
@@ -54,6 +57,23 @@ def main(argv: list[str]) -> int:
         print(json.dumps(as_document(arguments.table, experiment, results, scale=arguments.scale)))
     else:
         print_experiment(console, experiment, results)
+    return 0
+
+
+def _settings(row: Row, arguments: argparse.Namespace, seeds: tuple[int, ...]) -> list[Setting]:
+    full = arguments.scale == "full"
+    return list(row.settings(_scale(arguments), seeds, full=full, rounds=arguments.rounds))
+
+
+def _estimate(arguments: argparse.Namespace, rows: list[tuple[Row, list[Setting]]], console: Console) -> int:
+    # Imported here: running the experiments needs none of it.
+    from sparsyedge.benchmarks.paper import estimate
+
+    estimates = estimate.estimate(rows, lambda text: console.print(text, highlight=False))
+    if arguments.json:
+        print(json.dumps(estimate.as_document(arguments.table, arguments.scale, estimates)))
+    else:
+        estimate.print_estimates(console, estimates)
     return 0
 
 
@@ -85,6 +105,7 @@ def _runner(arguments: argparse.Namespace, console: Console) -> Run:
             arguments.results,
             data_dir=arguments.data_dir,
             workers=arguments.workers,
+            engine=Engine(arguments.engine, arguments.address),
             backend=arguments.backend,
             observer=observer,
         )
@@ -116,7 +137,7 @@ def make_parser() -> Parser:
     parser.add_argument("--width", type=positive, help="channels of the first stage (default: the scale's)")
     parser.add_argument("--model", metavar="NAME", help="of images (default: the scale's)")
     parser.add_argument("--learning-rate", type=positive_number, help="in the first round (default: the scale's)")
-    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one per core)")
+    add_engine_arguments(parser)
     parser.add_argument("--data-dir", help="where data sets are (default: $SPARSYEDGE_DATA, then the user's cache)")
     parser.add_argument(
         "--results",
@@ -128,6 +149,11 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw losses and sparsity over rounds: FILE.svg or FILE.png"
+    )
+    parser.add_argument(
+        "--estimate",
+        action="store_true",
+        help="run nothing; time a few steps of each row's method here and print the core-hours of its runs",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

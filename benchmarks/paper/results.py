@@ -18,6 +18,7 @@ from sparsyedge.benchmarks.paper.starts import dataset_for, init_for, prepare
 from sparsyedge.benchmarks.simulate import Backend, simulate
 from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
 from sparsyedge.benchmarks.simulate.data_used import read_data_used
+from sparsyedge.benchmarks.simulate.engine import Engine
 from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.record.metrics import CLASS_PREFIX, LAYER_PREFIX, LEVEL_PREFIX
 from sparsyedge.coordinator.record.observer import Observer
@@ -38,6 +39,7 @@ def run_setting(
     data_dir: str | None,
     observer: Observer,
     workers: int | None = None,
+    engine: Engine | None = None,
     backend: Backend = "ort",
 ) -> dict[str, Any]:
     """The result of a setting: read from disk, resumed after an interruption, or run from the start."""
@@ -47,7 +49,7 @@ def run_setting(
         return read_result(path)
     start = prepare(setting, directory / f"runs{suffix}", data_dir=data_dir)
     config = run_config(setting, directory / f"runs{suffix}", data_dir=data_dir)
-    summary = simulate(config, workers=workers, backend=backend, observer=observer)
+    summary = simulate(config, workers=workers, engine=engine, backend=backend, observer=observer)
     with closing(Store.open(config.run_path)) as store:
         metrics = store.metrics()
     rounds = [_round(msgspec.to_builtins(record), metrics.get(record.round, {})) for record in summary.rounds]

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from sparsyedge.benchmarks.common.number_arguments import positive
 from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.common.run_summary import as_json, print_rounds
 from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig, load_simulated_run
+from sparsyedge.benchmarks.simulate.engine import Engine
+from sparsyedge.benchmarks.simulate.engine_arguments import add_engine_arguments
 from sparsyedge.benchmarks.simulate.simulation import simulate
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import RunSummary
@@ -41,14 +42,22 @@ def main(argv: list[str]) -> int:
 
 
 def _simulate(config: SimulatedRunConfig, arguments: argparse.Namespace, observer: Observer) -> RunSummary:
-    return simulate(config, link=arguments.link, workers=arguments.workers, observer=observer, longer=True)
+    return simulate(
+        config,
+        link=arguments.link,
+        workers=arguments.workers,
+        engine=Engine(arguments.engine, arguments.address),
+        observer=observer,
+        longer=True,
+    )
 
 
 def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge simulate",
-        description="Simulate a federated run of many devices on this machine. Start it again to resume an interrupted "
-        "run, or one with more `rounds` now. RUN.toml is the coordinator's, with a table [simulation].",
+        description="Simulate a federated run of many devices, on this machine or a Ray cluster. Start it again to "
+        "resume an interrupted run, or one with more `rounds` now. RUN.toml is the coordinator's, with a table "
+        "[simulation].",
     )
     parser.add_argument("config", type=Path, metavar="RUN.toml")
     parser.add_argument(
@@ -57,7 +66,7 @@ def make_parser() -> Parser:
         default="memory",
         help="connects devices and coordinator: pipes, or a Mosquitto on loopback (default: %(default)s)",
     )
-    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one per core)")
+    add_engine_arguments(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (default: the config's `run_dir`)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

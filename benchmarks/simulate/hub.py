@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from sparsyedge.benchmarks.simulate.engine import Lost, Worker, Workers
 from sparsyedge.benchmarks.simulate.pipe import Carry, Publish, Subscribe, Unsubscribe, matches
 from sparsyedge.benchmarks.simulate.simulated_device import BOOT_ID, SOFTWARE
-from sparsyedge.benchmarks.simulate.workers import Worker, Workers
 from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.protocol.channel import Connected, Event, Received
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, RoundTask, Topics, decode, encode
@@ -171,5 +171,9 @@ class Hub:
                         worker.send(Carry(topic, payload, True))
             case Unsubscribe(pattern):
                 worker.patterns.discard(pattern)
+            case Lost(device):
+                # Of a closed round nothing is missing. What the device has sent, it will ask about in its next turn.
+                if self._open:
+                    self._waiting.appendleft(device)
             case _:
                 pass

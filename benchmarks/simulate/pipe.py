@@ -5,14 +5,27 @@ The device protocol is unchanged: these messages carry the same topics and paylo
 
 from __future__ import annotations
 
-from multiprocessing.connection import Connection
+from typing import Protocol
 
 import msgspec
 
 from sparsyedge.edge.protocol.channel import Event, Received
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES
 
-__all__ = ["Carry", "Done", "PipeLink", "Publish", "Subscribe", "Turn", "Unsubscribe", "decode", "encode", "matches"]
+__all__ = [
+    "Carry",
+    "Done",
+    "Message",
+    "Pipe",
+    "PipeLink",
+    "Publish",
+    "Subscribe",
+    "Turn",
+    "Unsubscribe",
+    "decode",
+    "encode",
+    "matches",
+]
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
@@ -72,10 +85,23 @@ def matches(pattern: str, topic: str) -> bool:
     return len(wanted) == len(found) and all(a in ("+", b) for a, b in zip(wanted, found, strict=True))
 
 
+class Pipe(Protocol):
+    """A worker's end of the way to the hub; Python's `Connection` is one."""
+
+    def poll(self, timeout: float) -> bool:
+        """Whether there is something to receive; waits at most `timeout` seconds."""
+
+    def recv_bytes(self) -> bytes:
+        """The next message; blocks, and raises EOFError once the hub has closed its end."""
+
+    def send_bytes(self, buf: bytes) -> None:
+        """Send a message."""
+
+
 class PipeLink:
     """The channel of the device whose turn it is; a closed pipe ends the worker with EOFError."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Pipe) -> None:
         self._connection = connection
         self._patterns: set[str] = set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -17,12 +16,13 @@ from sparsyedge.benchmarks.common.processes import watched
 from sparsyedge.benchmarks.simulate.agents import started_agents
 from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig, SimulationConfig
 from sparsyedge.benchmarks.simulate.data_used import keep_to_data
+from sparsyedge.benchmarks.simulate.engine import Engine, check_engine, started_workers
 from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
 from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
 from sparsyedge.benchmarks.simulate.missing_artifacts import ensure_artifacts
 from sparsyedge.benchmarks.simulate.shares import accuracy_by_device, label_mixes, write_shares
 from sparsyedge.benchmarks.simulate.simulated_device import Backend, Setup
-from sparsyedge.benchmarks.simulate.workers import started_workers
+from sparsyedge.benchmarks.simulate.workers import core_count
 from sparsyedge.coordinator.config import check_run_config
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import RunSummary
@@ -48,6 +48,7 @@ def simulate(
     *,
     link: LinkKind = "memory",
     workers: int | None = None,
+    engine: Engine | None = None,
     drop: Drop | None = None,
     backend: Backend = "ort",
     hostile: Mapping[str, str] | None = None,
@@ -60,13 +61,17 @@ def simulate(
     their round closes at its deadline, without real waiting. Needs `link="memory"`. `backend` chooses what runs the
     training steps. With `longer`, an existing run may continue with another number of rounds; otherwise it is refused,
     because its figures would fit neither number. `hostile` says which devices attack the run, and how
-    (benchmarks/simulate/hostile_members.py).
+    (benchmarks/simulate/hostile_members.py). `engine` says where devices train; the model is the same.
     """
     simulation = config.simulation
     if simulation is None:
         raise ConfigError("key `simulation` is missing; add a table [simulation] with `devices` to the run's config")
     if drop is not None and link != "memory":
         raise ConfigError("devices can be dropped with link `memory` alone")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"`workers` has value {workers}; at least 1 is needed")
+    engine = engine or Engine()
+    check_engine(engine, link=link)
     config = _complete(config, simulation, link)
     check_run_config(config)
     observer = observer or SilentObserver()
@@ -77,7 +82,6 @@ def simulate(
     keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
     artifacts = ensure_artifacts(config, dataset)
     train = fit_to_model(dataset.train, dataset.names, artifacts.manifest.form, owner=f"data set {dataset.name}")
-    count = min(workers or os.cpu_count() or 1, config.cohort_size)
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
         shares_dir = Path(scratch)
         samples = write_shares(
@@ -103,6 +107,7 @@ def simulate(
         if link == "mqtt":
             broker = stack.enter_context(started_mosquitto(shares_dir))
             config = msgspec.structs.replace(config, broker=broker, blobs=None)
+            count = min(workers or core_count(), config.cohort_size)
             hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
             coordinator = prepare(config, observer, extend_evaluation=by_device, takes_turns=True)
             # Otherwise the run would wait until its deadline for the devices of a dead process.
@@ -111,7 +116,7 @@ def simulate(
             hosts.check()
             return summary
         clock = HeldClock()
-        pool = stack.enter_context(started_workers(count, setup))
+        pool = stack.enter_context(started_workers(engine, setup, asked=workers, at_most=config.cohort_size))
         hub = Hub(
             Topics(config.fleet),
             samples,

@@ -1,4 +1,4 @@
-"""A worker process of `--link memory`: plays one device after another as the hub hands out turns."""
+"""A worker of `--link memory`: plays one device after another as the hub hands out turns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import signal
 from multiprocessing.connection import Connection
 
-from sparsyedge.benchmarks.simulate.pipe import Done, PipeLink, Turn, decode, encode
+from sparsyedge.benchmarks.simulate.pipe import Done, Pipe, PipeLink, Turn, decode, encode
 from sparsyedge.benchmarks.simulate.simulated_device import DeviceRoom, Setup
 from sparsyedge.edge.commands import logs
 
-__all__ = ["work"]
+__all__ = ["play_turns", "work"]
 
 
 def work(connection: Connection, setup: Setup) -> None:
@@ -19,6 +19,11 @@ def work(connection: Connection, setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.set_up()
     logs.name_lines(f"worker {os.getpid()}")
+    play_turns(connection, setup)
+
+
+def play_turns(connection: Pipe, setup: Setup) -> None:
+    """Take turns until the pipe is closed."""
     room = DeviceRoom(setup)
     try:
         while True:
@@ -32,7 +37,7 @@ def work(connection: Connection, setup: Setup) -> None:
         room.close()
 
 
-def _take_turn(room: DeviceRoom, device: str, connection: Connection) -> None:
+def _take_turn(room: DeviceRoom, device: str, connection: Pipe) -> None:
     agent, courier = room.agent(device, PipeLink(connection))
     courier.join()
     while courier.task is None:

@@ -17,14 +17,14 @@ from sparsyedge.benchmarks.simulate.simulated_device import Setup
 from sparsyedge.benchmarks.simulate.worker import work
 from sparsyedge.edge.errors import RunError
 
-__all__ = ["ONE_THREAD", "Worker", "Workers", "environment", "signals_deferred", "started_workers"]
+__all__ = ["ONE_THREAD", "core_count", "environment", "signals_deferred", "started_processes"]
 
 STOP_LIMIT_S = 20.0
 # One thread per worker: numpy's own threads would compete with the other workers for the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-class Worker:
+class ProcessWorker:
     """One process and its pipe; messages to it never block the hub."""
 
     def __init__(self, setup: Setup) -> None:
@@ -85,13 +85,13 @@ class Worker:
                 return
 
 
-class Workers:
+class ProcessWorkers:
     """All worker processes."""
 
-    def __init__(self, workers: list[Worker]) -> None:
+    def __init__(self, workers: list[ProcessWorker]) -> None:
         self.all = workers
 
-    def idle(self) -> Worker | None:
+    def idle(self) -> ProcessWorker | None:
         """An idle worker."""
         return next((worker for worker in self.all if worker.device is None), None)
 
@@ -99,21 +99,26 @@ class Workers:
     def busy(self) -> bool:
         return any(worker.device is not None for worker in self.all)
 
-    def ready(self, timeout_s: float) -> list[Worker]:
+    def ready(self, timeout_s: float) -> list[ProcessWorker]:
         """The workers with messages to read; waits at most `timeout_s`."""
-        by_connection: dict[Connection, Worker] = {worker.connection: worker for worker in self.all}
+        by_connection: dict[Connection, ProcessWorker] = {worker.connection: worker for worker in self.all}
         return [by_connection[item] for item in wait(list(by_connection), timeout_s) if isinstance(item, Connection)]
 
 
+def core_count() -> int:
+    """How many cores this machine has."""
+    return os.cpu_count() or 1
+
+
 @contextmanager
-def started_workers(count: int, setup: Setup) -> Iterator[Workers]:
+def started_processes(count: int, setup: Setup) -> Iterator[ProcessWorkers]:
     """Worker processes that run during the block; leaves none behind."""
-    workers: list[Worker] = []
+    workers: list[ProcessWorker] = []
     try:
         for _ in range(count):
             with signals_deferred():
-                workers.append(Worker(setup))
-        yield Workers(workers)
+                workers.append(ProcessWorker(setup))
+        yield ProcessWorkers(workers)
     finally:
         for worker in workers:
             worker.stop()

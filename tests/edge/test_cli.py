@@ -55,7 +55,7 @@ On-device training runtime for sparse federated learning.
   demo         a whole federated run on this machine, in one command
   export       make the artifacts that devices train: graphs, checkpoint, manifest
   coordinator  lead a fleet through the rounds of a run
-  simulate     a run of many simulated devices on this machine
+  simulate     a run of many simulated devices, here or on a Ray cluster
   bench        measure this machine: training steps and the wire, against peers
   report       plots of one run, or of several beside each other
   flash        make cards and phones that become devices by themselves
