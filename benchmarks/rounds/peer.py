@@ -1,0 +1,211 @@
+"""The peer: what Mosquitto alone moves. The same devices publish the same chunks, and one subscriber throws them away.
+
+The subscriber is this room's own asyncio client in a process of its own: it acknowledges every chunk, counts it and
+drops it. As with grants, only so many bytes are on their way at a time; the subscriber says which devices' updates
+have arrived, many in one message, and others then begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sparsyedge.benchmarks.rounds.connection import Connection, Traffic, keep_alive
+from sparsyedge.benchmarks.rounds.devices import SAMPLES
+from sparsyedge.benchmarks.rounds.host import Job, Told, connect_all, serve, tell
+from sparsyedge.benchmarks.rounds.variants import Update, read_updates
+from sparsyedge.edge.compatibility import OURS
+from sparsyedge.edge.device.courier import offline_status
+from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, encode
+
+__all__ = ["RECEIVE_MAXIMUM", "Consumption", "PeerJob", "publish_host", "subscribe_host"]
+
+RECEIVE_MAXIMUM: Final = 20
+"""What Mosquitto allows by default; a coordinator takes 4 at a time."""
+DEVICE_LEVEL: Final = 4
+"""Where a topic of a device has its name."""
+
+
+class PeerJob(msgspec.Struct, frozen=True):
+    """What the processes of the peer are to do beyond a Job."""
+
+    job: Job
+    chunk_bytes: int
+    at_a_time: int
+    """How many devices of this process upload at the same time."""
+    frames: str
+    """A folder with the frames of the variants, in order."""
+
+
+class Consumption(msgspec.Struct, frozen=True):
+    """What the subscriber is to expect."""
+
+    port: int
+    fleet: str
+    devices: int
+    chunks: tuple[int, ...]
+    """The number of chunks of each variant."""
+
+
+class _Publisher:
+    """A device that publishes its update when told, and nothing else."""
+
+    def __init__(self, name: str, number: int, job: Job, topics: Topics, traffic: Traffic) -> None:
+        self.number = number
+        self._name = name
+        self._topics = topics
+        self.connection = Connection(
+            self,
+            job.port,
+            traffic,
+            identity=f"{topics.fleet}-{name}",
+            patterns=(topics.reply(name), topics.round),
+            will=(topics.status(name), offline_status(name)),
+        )
+
+    def connected(self) -> None:
+        status = DeviceStatus(state="online", boot_id=self._name, samples=SAMPLES, speaks=OURS)
+        self.connection.publish(self._topics.status(self._name).encode(), encode(status), retain=True)
+
+    def received(self, topic: bytes, payload: memoryview) -> None:
+        """Nothing comes."""
+
+    def sent(self) -> None:
+        """The window alone paces a device."""
+
+    def upload(self, update: Update) -> None:
+        size = update.blob.chunk_bytes
+        for index in range(update.blob.chunks):
+            topic = self._topics.upload(self._name, update.blob.sha256, index).encode()
+            self.connection.publish(topic, update.frame[index * size : (index + 1) * size])
+
+
+class _Progress:
+    """A control connection that hears which updates have arrived, and starts the next devices."""
+
+    def __init__(self, job: Job, at_a_time: int, topics: Topics, traffic: Traffic, updates: tuple[Update, ...]) -> None:
+        self._own = range(job.first, job.first + job.count)
+        self._at_a_time = at_a_time
+        self._updates = updates
+        self._waiting: list[_Publisher] = []
+        self.connection = Connection(
+            self, job.port, traffic, identity=f"progress-{job.first}", patterns=[_progress_topic(topics)]
+        )
+
+    def connected(self) -> None:
+        """Nothing to say."""
+
+    def received(self, topic: bytes, payload: memoryview) -> None:
+        for number in msgspec.json.decode(payload, type=list[int]):
+            if number in self._own:
+                self._start_one()
+
+    def sent(self) -> None:
+        """Nothing is sent."""
+
+    def start(self, publishers: list[_Publisher]) -> None:
+        self._waiting = publishers[::-1]
+        for _ in range(min(self._at_a_time, len(publishers))):
+            self._start_one()
+
+    def _start_one(self) -> None:
+        if self._waiting:
+            publisher = self._waiting.pop()
+            publisher.upload(self._updates[publisher.number % len(self._updates)])
+
+
+def publish_host(pipe: Pipe, parameters: dict[str, Any]) -> None:
+    """Publish the updates of a job's devices."""
+    peer = msgspec.convert(parameters, PeerJob)
+    job, topics, traffic = peer.job, Topics(peer.job.fleet), Traffic()
+
+    async def play(words: asyncio.Queue[str]) -> None:
+        updates = read_updates(Path(peer.frames), chunk_bytes=peer.chunk_bytes)
+        publishers = [_Publisher(name, number, job, topics, traffic) for number, name in job.names]
+        progress = _Progress(job, peer.at_a_time, topics, traffic, updates)
+        connections = [progress.connection, *(each.connection for each in publishers)]
+        pings = asyncio.create_task(keep_alive(connections))
+        tell(pipe, Told("started"))
+        while (word := await words.get()) != "leave":
+            if word == "join":
+                await connect_all(connections)
+                tell(pipe, Told("ready"))
+            elif word == "go":
+                progress.start(publishers)
+        pings.cancel()
+        for connection in connections:
+            connection.close()
+
+    serve(pipe, play)
+
+
+class _Subscriber:
+    """Counts chunks and drops them."""
+
+    def __init__(self, pipe: Pipe, expected: Consumption) -> None:
+        self._pipe = pipe
+        self._expected = expected
+        self._topics = Topics(expected.fleet)
+        self._chunks: dict[bytes, int] = {}
+        self._complete = 0
+        self._arrived: list[int] = []
+        self._bytes = 0
+        self.connection = Connection(
+            self,
+            expected.port,
+            Traffic(),
+            identity="subscriber",
+            patterns=[self._topics.upload("+", "+", "+")],
+            receive_maximum=RECEIVE_MAXIMUM,
+        )
+
+    def connected(self) -> None:
+        """Nothing to say."""
+
+    def sent(self) -> None:
+        """Progress goes out by itself."""
+
+    def received(self, topic: bytes, payload: memoryview) -> None:
+        name = topic.split(b"/")[DEVICE_LEVEL]
+        count = self._chunks[name] = self._chunks.get(name, 0) + 1
+        self._bytes += len(payload)
+        number = int(name.rpartition(b"-")[2])
+        chunks = self._expected.chunks
+        if count == chunks[number % len(chunks)]:
+            self._note(number)
+
+    def _note(self, number: int) -> None:
+        self._complete += 1
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._tell_progress)
+        self._arrived.append(number)
+        if self._complete == self._expected.devices:
+            tell(self._pipe, Told("done", at_unix_s=time.time(), traffic=(0, 0, 0, self._bytes, 0)))
+
+    def _tell_progress(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        self.connection.publish(_progress_topic(self._topics).encode(), msgspec.json.encode(arrived))
+
+
+def subscribe_host(pipe: Pipe, parameters: dict[str, Any]) -> None:
+    """Take every chunk until all updates have arrived."""
+
+    async def play(words: asyncio.Queue[str]) -> None:
+        subscriber = _Subscriber(pipe, msgspec.convert(parameters, Consumption))
+        tell(pipe, Told("started"))
+        while (word := await words.get()) != "leave":
+            if word == "join":
+                await subscriber.connection.open()
+                tell(pipe, Told("ready"))
+        subscriber.connection.close()
+
+    serve(pipe, play)
+
+
+def _progress_topic(topics: Topics) -> str:
+    return f"{topics.root}/progress"
