@@ -15,6 +15,7 @@ from sparsyedge.benchmarks.common.number_arguments import positive, positive_num
 from sparsyedge.benchmarks.rounds.figures import Document, Figures, Options, PeerFigures, Point, fit_of, point_of
 from sparsyedge.benchmarks.rounds.measure import Plan, measure
 from sparsyedge.benchmarks.rounds.measure_peer import measure_peer
+from sparsyedge.benchmarks.rounds.peer import SUBSCRIBERS
 from sparsyedge.benchmarks.rounds.table import describe
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.cores import available_cores
@@ -74,12 +75,13 @@ def _measure_all(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
             fsyncs=arguments.fsyncs,
             extra=tuple(arguments.set),
         )
-        points.append(_measure_size(plan, arguments.repeat, arguments.peer, artifacts, scratch))
+        points.append(_measure_size(plan, arguments, artifacts, scratch))
     return points
 
 
-def _measure_size(plan: Plan, repeat: int, peer: str | None, artifacts: Path, scratch: Path) -> Point:
+def _measure_size(plan: Plan, arguments: argparse.Namespace, artifacts: Path, scratch: Path) -> Point:
     """Runs and peers take turns: what disturbs the machine disturbs both."""
+    repeat, subscriber = arguments.repeat, arguments.subscriber
     runs: list[Figures] = []
     peers: list[PeerFigures] = []
     for turn in range(repeat):
@@ -90,10 +92,10 @@ def _measure_size(plan: Plan, repeat: int, peer: str | None, artifacts: Path, sc
         _progress(f"{plan.devices} devices, run {turn + 1} of {repeat}: {result.figures.updates_per_s:g} updates/s")
         for problem in result.problems[:SHOWN_PROBLEMS]:
             _progress(f"a device: {problem}")
-        if peer:
+        if arguments.peer:
             peer_place = scratch / f"{plan.devices}-{turn}-peer"
             peer_place.mkdir()
-            peers.append(measure_peer(plan, result, artifacts, place / "frames", peer_place))
+            peers.append(measure_peer(plan, result, artifacts, place / "frames", peer_place, subscriber=subscriber))
             _progress(f"Mosquitto alone: {peers[-1].updates_per_s:g} updates/s")
     return point_of(runs, peers)
 
@@ -152,7 +154,13 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--peer", choices=["mosquitto"], help="also measure what Mosquitto alone moves with the same bytes, in turns"
     )
-    parser.add_argument("--repeat", type=positive, default=1, help="take medians of so many runs (default: %(default)s)")
+    parser.add_argument(
+        "--subscriber",
+        choices=list(SUBSCRIBERS),
+        default="lean",
+        help="who takes the peer's chunks: our leanest client, or the coordinator's (default: %(default)s)",
+    )
+    parser.add_argument("--repeat", type=positive, default=1, help="runs to take medians of (default: %(default)s)")
     parser.add_argument(
         "--limit", type=positive_number, default=3600.0, metavar="S", help="seconds a round may take (default: 3600)"
     )

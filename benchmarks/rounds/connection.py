@@ -159,7 +159,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(LinkError(f"the broker does not serve a device: {self.refusal or exc or 'closed'}"))
+            self._ready.set_exception(
+                LinkError(f"the broker does not serve a device: {self.refusal or exc or 'closed'}")
+            )
             return
         self._traffic.lost_connections += 1
         asyncio.get_running_loop().call_later(

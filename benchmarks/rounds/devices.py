@@ -185,9 +185,7 @@ class LightDevice:
         """End cleanly: say offline, then disconnect."""
         self._disarm()
         self._update = None
-        self.connection.publish(
-            self._topics.status(self.name).encode(), offline_status(self._boot_id), retain=True
-        )
+        self.connection.publish(self._topics.status(self.name).encode(), offline_status(self._boot_id), retain=True)
         self.connection.close()
 
     def _say_offer(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -92,7 +93,7 @@ def jobs_of(plan: Plan, artifacts: Path, port: int, frames: str = "") -> list[Jo
             rounds=plan.rounds,
             frames=frames if first == 0 else "",
         )
-        for first, after in zip(bounds, bounds[1:], strict=False)
+        for first, after in itertools.pairwise(bounds)
     ]
 
 
@@ -273,9 +274,7 @@ def _closed_at(run_dir: Path, round_number: int) -> float | None:
 
 
 @contextmanager
-def _coordinator(
-    plan: Plan, scratch: Path, artifacts: Path, broker: BrokerConfig
-) -> Iterator[subprocess.Popen[bytes]]:
+def _coordinator(plan: Plan, scratch: Path, artifacts: Path, broker: BrokerConfig) -> Iterator[subprocess.Popen[bytes]]:
     config = scratch / "run.toml"
     lines = [
         f'name = "{RUN}"',

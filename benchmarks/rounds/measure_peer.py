@@ -8,20 +8,21 @@ from pathlib import Path
 from sparsyedge.benchmarks.rounds.crew import started
 from sparsyedge.benchmarks.rounds.figures import PeerFigures
 from sparsyedge.benchmarks.rounds.measure import FLEET, Plan, RunResult, broker_pid, jobs_of
-from sparsyedge.benchmarks.rounds.peer import RECEIVE_MAXIMUM, Consumption, PeerJob, publish_host, subscribe_host
+from sparsyedge.benchmarks.rounds.peer import SUBSCRIBERS, Consumption, PeerJob, publish_host
 from sparsyedge.benchmarks.rounds.usage import cpu_s, watched
 from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
-from sparsyedge.coordinator.fleet.plan import plan_of
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.fleet.plan import plan_of
 from sparsyedge.edge.model.artifacts import Artifacts
 
 __all__ = ["measure_peer"]
 
-SUBSCRIBER = f"our asyncio client in a process of its own, QoS 1, receive maximum {RECEIVE_MAXIMUM}, payloads dropped"
 
-
-def measure_peer(plan: Plan, ours: RunResult, artifacts: Path, frames: Path, scratch: Path) -> PeerFigures:
+def measure_peer(
+    plan: Plan, ours: RunResult, artifacts: Path, frames: Path, scratch: Path, *, subscriber: str
+) -> PeerFigures:
     """Publish the updates of our run, which are in `frames`, to one subscriber."""
+    subscribe, description = SUBSCRIBERS[subscriber]
     with started_mosquitto(scratch) as broker:
         jobs = jobs_of(plan, artifacts, broker.port)
         at_a_time = max(1, _upload_bytes(artifacts) // int(ours.figures.update_bytes))
@@ -35,19 +36,19 @@ def measure_peer(plan: Plan, ours: RunResult, artifacts: Path, frames: Path, scr
             for job in jobs
         ]
         expected = Consumption(port=broker.port, fleet=FLEET, devices=plan.devices, chunks=ours.chunks)
-        with started(subscribe_host, [expected]) as subscriber, started(publish_host, peer_jobs) as publishers:
-            for crew in (subscriber, publishers):
+        with started(subscribe, [expected]) as taker, started(publish_host, peer_jobs) as publishers:
+            for crew in (taker, publishers):
                 crew.say("join")
                 crew.await_all("ready", limit_s=plan.limit_s)
             mosquitto = broker_pid()
             with watched(mosquitto) as (peaks,):
                 before_s, go_unix_s = cpu_s(mosquitto), time.time()
                 publishers.say("go")
-                (done,) = subscriber.await_all("done", limit_s=plan.limit_s)
+                (done,) = taker.await_all("done", limit_s=plan.limit_s)
                 used_s = cpu_s(mosquitto) - before_s
     seconds = done.at_unix_s - go_unix_s
     return PeerFigures(
-        subscriber=SUBSCRIBER,
+        subscriber=description,
         seconds=round(seconds, 3),
         updates_per_s=round(plan.devices / seconds, 2),
         mb_per_s=round(done.traffic[3] / seconds / 1e6, 2),

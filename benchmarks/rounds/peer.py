@@ -1,8 +1,9 @@
 """The peer: what Mosquitto alone moves. The same devices publish the same chunks, and one subscriber throws them away.
 
-The subscriber is this room's own asyncio client in a process of its own: it acknowledges every chunk, counts it and
-drops it. As with grants, only so many bytes are on their way at a time; the subscriber says which devices' updates
-have arrived, many in one message, and others then begin.
+The subscriber has a process of its own, acknowledges every chunk, counts it and drops it. It is the leanest that we
+have, this room's asyncio client, or the link that coordinators use (paho, with a thread of its own). As with grants,
+only so many bytes are on their way at a time; the subscriber says which devices' updates have arrived, many in one
+message, and others then begin.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from typing import Any, Final
 import msgspec
 
 from sparsyedge.benchmarks.rounds.connection import Connection, Traffic, keep_alive
+from sparsyedge.benchmarks.rounds.crew import Target
 from sparsyedge.benchmarks.rounds.devices import SAMPLES
 from sparsyedge.benchmarks.rounds.host import Job, Told, connect_all, serve, tell
 from sparsyedge.benchmarks.rounds.variants import Update, read_updates
 from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.device.courier import offline_status
+from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.protocol.channel import Connected, Received
 from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, encode
+from sparsyedge.edge.protocol.mqtt import Link
 
-__all__ = ["RECEIVE_MAXIMUM", "Consumption", "PeerJob", "publish_host", "subscribe_host"]
+__all__ = ["SUBSCRIBERS", "Consumption", "PeerJob", "publish_host"]
 
 RECEIVE_MAXIMUM: Final = 20
 """What Mosquitto allows by default; a coordinator takes 4 at a time."""
+POLL_S: Final = 0.05
 DEVICE_LEVEL: Final = 4
 """Where a topic of a device has its name."""
 
@@ -144,17 +150,43 @@ def publish_host(pipe: Pipe, parameters: dict[str, Any]) -> None:
     serve(pipe, play)
 
 
-class _Subscriber:
-    """Counts chunks and drops them."""
+class _Count:
+    """Counts chunks by device, and tells the parent when all have arrived."""
 
     def __init__(self, pipe: Pipe, expected: Consumption) -> None:
+        self.arrived: list[int] = []
+        """Devices whose updates are complete, until somebody takes them."""
         self._pipe = pipe
         self._expected = expected
-        self._topics = Topics(expected.fleet)
-        self._chunks: dict[bytes, int] = {}
+        self._chunks: dict[str, int] = {}
         self._complete = 0
-        self._arrived: list[int] = []
         self._bytes = 0
+
+    def add(self, topic: str, payload_bytes: int) -> None:
+        name = topic.split("/")[DEVICE_LEVEL]
+        count = self._chunks[name] = self._chunks.get(name, 0) + 1
+        self._bytes += payload_bytes
+        number, chunks = int(name.rpartition("-")[2]), self._expected.chunks
+        if count != chunks[number % len(chunks)]:
+            return
+        self.arrived.append(number)
+        self._complete += 1
+        if self._complete == self._expected.devices:
+            tell(self._pipe, Told("done", at_unix_s=time.time(), traffic=(0, 0, 0, self._bytes, 0)))
+
+    def take(self) -> bytes:
+        """The message that lets other devices begin."""
+        arrived, self.arrived = self.arrived, []
+        return msgspec.json.encode(arrived)
+
+
+class _Subscriber:
+    """Drops chunks once they are counted."""
+
+    def __init__(self, pipe: Pipe, expected: Consumption) -> None:
+        self._topics = Topics(expected.fleet)
+        self._count = _Count(pipe, expected)
+        self._is_told = True
         self.connection = Connection(
             self,
             expected.port,
@@ -171,29 +203,46 @@ class _Subscriber:
         """Progress goes out by itself."""
 
     def received(self, topic: bytes, payload: memoryview) -> None:
-        name = topic.split(b"/")[DEVICE_LEVEL]
-        count = self._chunks[name] = self._chunks.get(name, 0) + 1
-        self._bytes += len(payload)
-        number = int(name.rpartition(b"-")[2])
-        chunks = self._expected.chunks
-        if count == chunks[number % len(chunks)]:
-            self._note(number)
-
-    def _note(self, number: int) -> None:
-        self._complete += 1
-        if not self._arrived:
+        self._count.add(topic.decode(), len(payload))
+        if self._count.arrived and self._is_told:
+            self._is_told = False
             asyncio.get_running_loop().call_soon(self._tell_progress)
-        self._arrived.append(number)
-        if self._complete == self._expected.devices:
-            tell(self._pipe, Told("done", at_unix_s=time.time(), traffic=(0, 0, 0, self._bytes, 0)))
 
     def _tell_progress(self) -> None:
-        arrived, self._arrived = self._arrived, []
-        self.connection.publish(_progress_topic(self._topics).encode(), msgspec.json.encode(arrived))
+        self._is_told = True
+        self.connection.publish(_progress_topic(self._topics).encode(), self._count.take())
+
+
+def subscribe_with_link(pipe: Pipe, parameters: dict[str, Any]) -> None:
+    """Take every chunk with a coordinator's link until all updates have arrived."""
+    expected = msgspec.convert(parameters, Consumption)
+    topics, count = Topics(expected.fleet), _Count(pipe, expected)
+    link = Link("127.0.0.1", expected.port, identity="subscriber")
+    link.subscribe(topics.upload("+", "+", "+"))
+    tell(pipe, Told("started"))
+    try:
+        pipe.recv_bytes()  # join
+        link.open()
+        is_ready = False
+        while not pipe.poll(0):
+            event = link.receive(POLL_S)
+            if isinstance(event, Received):
+                count.add(event.topic, len(event.payload))
+            elif isinstance(event, Connected) and not is_ready:
+                is_ready = True
+                tell(pipe, Told("ready"))
+            if count.arrived:
+                link.publish(_progress_topic(topics), count.take())
+    except (EOFError, OSError):
+        pass  # the parent is gone
+    except LinkError as error:
+        tell(pipe, Told("failed", problem=str(error)))
+    finally:
+        link.close()
 
 
 def subscribe_host(pipe: Pipe, parameters: dict[str, Any]) -> None:
-    """Take every chunk until all updates have arrived."""
+    """Take every chunk with the lean client until all updates have arrived."""
 
     async def play(words: asyncio.Queue[str]) -> None:
         subscriber = _Subscriber(pipe, msgspec.convert(parameters, Consumption))
@@ -209,3 +258,16 @@ def subscribe_host(pipe: Pipe, parameters: dict[str, Any]) -> None:
 
 def _progress_topic(topics: Topics) -> str:
     return f"{topics.root}/progress"
+
+
+SUBSCRIBERS: Final[dict[str, tuple[Target, str]]] = {
+    "lean": (
+        subscribe_host,
+        f"our asyncio client in a process of its own, QoS 1, receive maximum {RECEIVE_MAXIMUM}, payloads dropped",
+    ),
+    "link": (
+        subscribe_with_link,
+        "a coordinator's link (paho) in a process of its own, QoS 1, receive maximum 4, payloads dropped",
+    ),
+}
+"""By name: what the process runs, and what it is."""

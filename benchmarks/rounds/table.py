@@ -46,5 +46,6 @@ def _point(point: Point) -> Iterator[str]:
         spread = point.updates_per_s_spread
         yield f"{'updates_per_s, lowest, highest':<29} {spread.low:g}, {spread.high:g} in {point.repeats} runs"
     if point.peer is not None:
-        yield f"Mosquitto alone: {point.peer.updates_per_s:g} updates/s, {point.peer.mb_per_s:g} MB/s, {point.peer.subscriber}"
+        peer = point.peer
+        yield f"Mosquitto alone: {peer.updates_per_s:g} updates/s, {peer.mb_per_s:g} MB/s; {peer.subscriber}"
         yield f"the coordinator takes {point.peer_ratio:.0%} of that"
