@@ -17,6 +17,7 @@ from sparsyedge.benchmarks.rounds.measure import Plan, measure
 from sparsyedge.benchmarks.rounds.measure_peer import measure_peer
 from sparsyedge.benchmarks.rounds.peer import SUBSCRIBERS
 from sparsyedge.benchmarks.rounds.table import describe
+from sparsyedge.benchmarks.simulate.local_mosquitto import find_mosquitto
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.cores import available_cores
 from sparsyedge.edge.data import DATASETS
@@ -38,6 +39,11 @@ SPARE_FILES = 512
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench rounds`."""
     arguments = make_parser().parse_args(argv)
+    if arguments.subscriber and not arguments.peer:
+        raise ConfigError(
+            "--subscriber chooses who takes the peer's chunks, and there is no peer; add --peer mosquitto"
+        )
+    find_mosquitto()
     _allow_open_files(max(arguments.devices))
     notes = [note for note in (disturbance(available_cores()),) if note]
     with tempfile.TemporaryDirectory(prefix="sparsyedge-rounds-") as scratch:
@@ -81,7 +87,7 @@ def _measure_all(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
 
 def _measure_size(plan: Plan, arguments: argparse.Namespace, artifacts: Path, scratch: Path) -> Point:
     """Runs and peers take turns: what disturbs the machine disturbs both."""
-    repeat, subscriber = arguments.repeat, arguments.subscriber
+    repeat, subscriber = arguments.repeat, arguments.subscriber or "lean"
     runs: list[Figures] = []
     peers: list[PeerFigures] = []
     for turn in range(repeat):
@@ -157,8 +163,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--subscriber",
         choices=list(SUBSCRIBERS),
-        default="lean",
-        help="who takes the peer's chunks: our leanest client, or the coordinator's (default: %(default)s)",
+        help="who takes the peer's chunks: our leanest client, or the coordinator's (default: lean)",
     )
     parser.add_argument("--repeat", type=positive, default=1, help="runs to take medians of (default: %(default)s)")
     parser.add_argument(
