@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sparsyedge.benchmarks.rounds.figures import Document, Figures
 from sparsyedge.edge.device.courier import OFFER_AGAIN_S
@@ -28,13 +28,14 @@ FARTHEST = 10**9
 
 @dataclass(frozen=True)
 class Line:
-    """A figure as a function of the number of devices, never below zero."""
+    """A figure as a function of the number of devices: measured where it was, else on the line, never below zero."""
 
     at_zero: float
     slope: float
+    measured: Mapping[int, float] = field(default_factory=dict)
 
     def __call__(self, devices: float) -> float:
-        return max(0.0, self.at_zero + self.slope * devices)
+        return self.measured.get(int(devices), max(0.0, self.at_zero + self.slope * devices))
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ def costs_of(documents: Sequence[Document]) -> Costs:
 
     def line(value: Callable[[Figures], float]) -> Line:
         fitted = statistics.linear_regression(sizes, [value(each) for each in figures])
-        return Line(fitted.intercept, fitted.slope)
+        measured = {size: statistics.median(value(e) for e in figures if e.devices == size) for size in sizes}
+        return Line(fitted.intercept, fitted.slope, measured)
 
     return Costs(
         messages=line(lambda each: each.messages_up + each.messages_down),

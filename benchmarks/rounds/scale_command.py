@@ -55,7 +55,8 @@ def _markdown(
     documents: Sequence[Document], costs: Costs, box: Box, limits: Sequence[Limit], layout: Layout
 ) -> Iterator[str]:
     options = documents[0].options
-    yield f"Width {options.width}, codec {options.codec}, round {options.rounds}. Measured at {_listed(costs.sizes)} devices."
+    measured = _listed(sorted(set(costs.sizes)))
+    yield f"Width {options.width}, codec {options.codec}, round {options.rounds}. Measured at {measured} devices."
     yield ""
     yield from _costs(costs, sorted({*costs.sizes, 100_000, layout.devices}))
     yield ""
@@ -89,8 +90,8 @@ def _costs(costs: Costs, sizes: Sequence[int]) -> Iterator[str]:
     for size in sizes:
         mark = "" if size in costs.sizes else " (line)"
         yield (
-            f"| {size:,}{mark} | {costs.messages(size):.1f} | {costs.offers(size):.1f} | {_bytes(costs.bytes_up(size))} | "
-            f"{_bytes(costs.bytes_down(size))} | {_bytes(costs.task_bytes(size))} | "
+            f"| {size:,}{mark} | {costs.messages(size):.1f} | {costs.offers(size):.1f} | "
+            f"{_bytes(costs.bytes_up(size))} | {_bytes(costs.bytes_down(size))} | {_bytes(costs.task_bytes(size))} | "
             f"{1e3 * costs.coordinator_cpu_s(size):.2f} ms | {1e3 * costs.broker_cpu_s(size):.2f} ms | "
             f"{_bytes(1e6 * costs.coordinator_mb(size))} | {_bytes(1e6 * costs.broker_mb(size))} | {fsyncs} |"
         )
@@ -120,7 +121,7 @@ def _millions(text: str) -> int:
 def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge bench scale",
-        description="What a million devices would take, from measured rounds of hundreds to ten thousand; prints markdown.",
+        description="What a million devices would take, from measured rounds of up to ten thousand; prints markdown.",
     )
     parser.add_argument("documents", nargs="+", metavar="FILE", help="documents of `sparsyedge bench rounds --json`")
     parser.add_argument("--devices", type=_millions, default=10**6, help="extrapolate to (default: 1e6)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_without_mosquitto_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_more_devices_than_open_files_are_refused_with_the_next_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.resource, "getrlimit", lambda kind: (1024, 1024))
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 1024))
     monkeypatch.setattr(command, "find_mosquitto", lambda: "mosquitto")
     with pytest.raises(ConfigError, match="2000 devices need 2512 open files in Mosquitto, and this shell allows 1024"):
         command.main(["--devices", "2000"])
