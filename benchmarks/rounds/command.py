@@ -12,6 +12,7 @@ import msgspec
 
 from sparsyedge.benchmarks.common.machine import disturbance, machine
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
+from sparsyedge.benchmarks.common.processes import ending_on_sigterm
 from sparsyedge.benchmarks.rounds.figures import Document, Figures, Options, PeerFigures, Point, fit_of, point_of
 from sparsyedge.benchmarks.rounds.measure import Plan, measure
 from sparsyedge.benchmarks.rounds.measure_peer import measure_peer
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
     find_mosquitto()
     _allow_open_files(max(arguments.devices))
     notes = [note for note in (disturbance(available_cores()),) if note]
-    with tempfile.TemporaryDirectory(prefix="sparsyedge-rounds-") as scratch:
+    with ending_on_sigterm(), tempfile.TemporaryDirectory(prefix="sparsyedge-rounds-") as scratch:
         points = _measure_all(arguments, Path(scratch))
     document = Document(
         machine=machine(),
@@ -163,7 +164,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--subscriber",
         choices=list(SUBSCRIBERS),
-        help="who takes the peer's chunks: our leanest client, or the coordinator's (default: lean)",
+        help="who takes the peer's chunks: our leanest client, the same with hash and disk, or a coordinator's link "
+        "(default: lean)",
     )
     parser.add_argument("--repeat", type=positive, default=1, help="runs to take medians of (default: %(default)s)")
     parser.add_argument(

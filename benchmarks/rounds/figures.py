@@ -46,6 +46,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The most until the round was closed."""
     coordinator_peak_mb: float
     """The most until the process ended, evaluation and delivery of the model included; workers and all."""
+    coordinator_private_mb: float
+    """The most without files that are mapped into memory, and without memory that processes share."""
     worker_mb: tuple[float, ...]
     """Each worker process's own peak."""
     growth_models: float
@@ -107,8 +109,10 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_per_device: float
     """The slope of the coordinator's peak growth over the number of devices."""
+    private_bytes_per_device: float
+    """The same without mapped files and shared memory."""
     joined_bytes_per_device: float
-    """The same, before the first update."""
+    """The slope of its growth before the first update."""
     ms_per_update: dict[int, float]
     """Time per update by number of devices."""
     slowest_over_fastest: float
@@ -179,9 +183,11 @@ def fit_of(points: Sequence[Point]) -> Fit | None:
         return None
     times = {each.devices: each.ms_per_update for each in figures}
     grown = [each.coordinator_peak_mb - each.coordinator_idle_mb for each in figures]
+    private = [each.coordinator_private_mb for each in figures]
     joined = [each.coordinator_joined_mb - each.coordinator_idle_mb for each in figures]
     return Fit(
         bytes_per_device=round(1e6 * statistics.linear_regression(sizes, grown).slope),
+        private_bytes_per_device=round(1e6 * statistics.linear_regression(sizes, private).slope),
         joined_bytes_per_device=round(1e6 * statistics.linear_regression(sizes, joined).slope),
         ms_per_update=times,
         slowest_over_fastest=round(max(times.values()) / min(times.values()), 2),

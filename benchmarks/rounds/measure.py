@@ -239,6 +239,7 @@ class _Measuring:
             coordinator_joined_mb=round(marks.joined_mb, 2),
             coordinator_round_mb=round(marks.round_mb, 2),
             coordinator_peak_mb=round(coordinator.sum_mb, 2),
+            coordinator_private_mb=round(coordinator.private_mb, 2),
             worker_mb=tuple(round(each, 1) for each in coordinator.children_mb.values()),
             growth_models=round((coordinator.sum_mb - marks.idle_mb) / model_mb, 2),
             model_mb=round(model_mb, 2),

@@ -35,7 +35,9 @@ def measure_peer(
             )
             for job in jobs
         ]
-        expected = Consumption(port=broker.port, fleet=FLEET, devices=plan.devices, chunks=ours.chunks)
+        expected = Consumption(
+            port=broker.port, fleet=FLEET, devices=plan.devices, chunks=ours.chunks, folder=str(scratch)
+        )
         with started(subscribe, [expected]) as taker, started(publish_host, peer_jobs) as publishers:
             for crew in (taker, publishers):
                 crew.say("join")

@@ -1,14 +1,17 @@
 """The peer: what Mosquitto alone moves. The same devices publish the same chunks, and one subscriber throws them away.
 
 The subscriber has a process of its own, acknowledges every chunk, counts it and drops it. It is the leanest that we
-have, this room's asyncio client, or the link that coordinators use (paho, with a thread of its own). As with grants,
-only so many bytes are on their way at a time; the subscriber says which devices' updates have arrived, many in one
-message, and others then begin.
+have, this room's asyncio client; the same with what every durable receiver has to do, which is to put the chunks
+together, check the hash and sync the update to disk; or the link that coordinators use (paho). As with grants, only so
+many bytes are on their way at a time; the subscriber says which devices' updates have arrived, many in one message, and
+others then begin.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import time
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -23,7 +26,7 @@ from sparsyedge.benchmarks.rounds.host import Job, Told, connect_all, serve, tel
 from sparsyedge.benchmarks.rounds.variants import Update, read_updates
 from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.device.courier import offline_status
-from sparsyedge.edge.errors import LinkError
+from sparsyedge.edge.errors import FrameError, LinkError
 from sparsyedge.edge.protocol.channel import Connected, Received
 from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, encode
 from sparsyedge.edge.protocol.mqtt import Link
@@ -56,6 +59,8 @@ class Consumption(msgspec.Struct, frozen=True):
     devices: int
     chunks: tuple[int, ...]
     """The number of chunks of each variant."""
+    folder: str
+    """Where a subscriber that keeps updates puts them."""
 
 
 class _Publisher:
@@ -180,12 +185,37 @@ class _Count:
         return msgspec.json.encode(arrived)
 
 
+class _Kept:
+    """Updates in the making; each is on disk before anybody hears that it has arrived."""
+
+    def __init__(self, folder: Path, chunks: tuple[int, ...]) -> None:
+        self._folder = folder
+        self._chunks = chunks
+        self._parts: dict[str, list[bytes]] = {}
+
+    def put(self, topic: str, payload: memoryview) -> None:
+        device, _, sha256, _ = topic.split("/")[DEVICE_LEVEL:]
+        # Within a connection, chunks arrive in order.
+        parts = self._parts.setdefault(device, [])
+        parts.append(bytes(payload))
+        if len(parts) < self._chunks[int(device.rpartition("-")[2]) % len(self._chunks)]:
+            return
+        content = b"".join(self._parts.pop(device))
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise FrameError(f"the update of {device} is not the one that it announced")
+        with (self._folder / device).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
 class _Subscriber:
     """Drops chunks once they are counted."""
 
-    def __init__(self, pipe: Pipe, expected: Consumption) -> None:
+    def __init__(self, pipe: Pipe, expected: Consumption, *, keeps: bool = False) -> None:
         self._topics = Topics(expected.fleet)
         self._count = _Count(pipe, expected)
+        self._kept = _Kept(Path(expected.folder), expected.chunks) if keeps else None
         self._is_told = True
         self.connection = Connection(
             self,
@@ -203,7 +233,10 @@ class _Subscriber:
         """Progress goes out by itself."""
 
     def received(self, topic: bytes, payload: memoryview) -> None:
-        self._count.add(topic.decode(), len(payload))
+        name = topic.decode()
+        if self._kept is not None:
+            self._kept.put(name, payload)
+        self._count.add(name, len(payload))
         if self._count.arrived and self._is_told:
             self._is_told = False
             asyncio.get_running_loop().call_soon(self._tell_progress)
@@ -241,11 +274,19 @@ def subscribe_with_link(pipe: Pipe, parameters: dict[str, Any]) -> None:
         link.close()
 
 
-def subscribe_host(pipe: Pipe, parameters: dict[str, Any]) -> None:
+def subscribe_lean(pipe: Pipe, parameters: dict[str, Any]) -> None:
     """Take every chunk with the lean client until all updates have arrived."""
+    _subscribe(pipe, msgspec.convert(parameters, Consumption), keeps=False)
 
+
+def subscribe_and_keep(pipe: Pipe, parameters: dict[str, Any]) -> None:
+    """The same, and keep every update."""
+    _subscribe(pipe, msgspec.convert(parameters, Consumption), keeps=True)
+
+
+def _subscribe(pipe: Pipe, expected: Consumption, *, keeps: bool) -> None:
     async def play(words: asyncio.Queue[str]) -> None:
-        subscriber = _Subscriber(pipe, msgspec.convert(parameters, Consumption))
+        subscriber = _Subscriber(pipe, expected, keeps=keeps)
         tell(pipe, Told("started"))
         while (word := await words.get()) != "leave":
             if word == "join":
@@ -262,8 +303,13 @@ def _progress_topic(topics: Topics) -> str:
 
 SUBSCRIBERS: Final[dict[str, tuple[Target, str]]] = {
     "lean": (
-        subscribe_host,
+        subscribe_lean,
         f"our asyncio client in a process of its own, QoS 1, receive maximum {RECEIVE_MAXIMUM}, payloads dropped",
+    ),
+    "durable": (
+        subscribe_and_keep,
+        f"our asyncio client in a process of its own, QoS 1, receive maximum {RECEIVE_MAXIMUM}, every update put "
+        f"together, its hash checked, written and synced",
     ),
     "link": (
         subscribe_with_link,

@@ -120,8 +120,12 @@ def costs_of(documents: Sequence[Document]) -> Costs:
     model_bytes = statistics.median(each.model_bytes for each in figures)
 
     def line(value: Callable[[Figures], float]) -> Line:
-        fitted = statistics.linear_regression(sizes, [value(each) for each in figures])
+        values = [value(each) for each in figures]
         measured = {size: statistics.median(value(e) for e in figures if e.devices == size) for size in sizes}
+        fitted = statistics.linear_regression(sizes, values)
+        if fitted.slope < 0:
+            # More devices make nothing cheaper: fixed costs are shared, or the measurement was disturbed.
+            return Line(statistics.median(values), 0.0, measured)
         return Line(fitted.intercept, fitted.slope, measured)
 
     return Costs(

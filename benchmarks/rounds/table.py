@@ -32,6 +32,7 @@ def _lines(document: Document) -> Iterator[str]:
         yield f"slowest over fastest: {fit.slowest_over_fastest:g} (flat within 20 % is 1.2)"
         yield (
             f"the coordinator's memory per device: {fit.bytes_per_device:.0f} bytes at its peak, "
+            f"{fit.private_bytes_per_device:.0f} without mapped files, "
             f"{fit.joined_bytes_per_device:.0f} before the first update"
         )
 

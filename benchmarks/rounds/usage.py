@@ -48,6 +48,8 @@ class Peaks:
 
     sum_mb: float = 0.0
     """The process and its descendants, sampled together."""
+    private_mb: float = 0.0
+    """The same without files that are mapped into memory, which the kernel may drop, and without shared memory."""
     main_mb: float = 0.0
     children_mb: dict[int, float] = field(default_factory=dict)
 
@@ -57,6 +59,7 @@ class Peaks:
         self.main_mb = max(self.main_mb, _status_mb(main, "VmHWM"))
         for child in children:
             self.children_mb[child] = max(self.children_mb.get(child, 0.0), _status_mb(child, "VmHWM"))
+        self.private_mb = max(self.private_mb, sum(_status_mb(each, "RssAnon") for each in (main, *children)))
         self.sum_mb = max(self.sum_mb, rss_mb(pid), *([] if children else [self.main_mb]))
 
 

@@ -25,7 +25,7 @@ def _document(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, An
 
 @pytest.mark.mosquitto
 def test_a_round_of_twenty_devices_loses_nothing_and_counts_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    document = _document(capsys, "--devices", str(DEVICES), "--peer", "mosquitto")
+    document = _document(capsys, "--devices", str(DEVICES), "--peer", "mosquitto", "--subscriber", "durable")
     (point,) = document["points"]
     figures = point["figures"]
     assert (figures["devices"], figures["accepted"], figures["lost"], figures["counted_twice"]) == (20, 20, 0, 0)

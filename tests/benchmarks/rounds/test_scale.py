@@ -40,6 +40,7 @@ def _figures(devices: int, *, updates_per_s: float = 100.0, lost: int = 0) -> Fi
         coordinator_joined_mb=200.0 + 0.001 * devices,
         coordinator_round_mb=210.0 + 0.002 * devices,
         coordinator_peak_mb=210.0 + 0.002 * devices,
+        coordinator_private_mb=150.0 + 0.0005 * devices,
         worker_mb=(),
         growth_models=1.0,
         model_mb=2.8,
@@ -74,6 +75,15 @@ def test_lines_go_through_what_was_measured_and_beyond() -> None:
     assert costs.coordinator_cpu_s(10**6) == pytest.approx(0.005)
     assert costs.coordinator_mb(10**6) == pytest.approx(210 + 2000)
     assert costs.broker_mb_per_s == 500
+
+
+def test_what_falls_with_the_number_of_devices_stays_where_it_is_beyond() -> None:
+    points = [
+        point_of([msgspec.structs.replace(_figures(size), coordinator_cpu_s_per_update=cost)], [])
+        for size, cost in ((100, 0.006), (1000, 0.005), (10_000, 0.004))
+    ]
+    costs = costs_of([msgspec.structs.replace(_document(100), points=tuple(points))])
+    assert (costs.coordinator_cpu_s(10_000), costs.coordinator_cpu_s(10**6)) == (0.004, 0.005)
 
 
 def test_the_first_limit_is_the_one_that_the_arithmetic_names() -> None:
@@ -112,7 +122,7 @@ def test_medians_keep_the_worst_of_what_must_be_zero() -> None:
 def test_bytes_per_device_are_the_slope_of_the_peaks() -> None:
     fit = _document(100, 1000, 10_000).fit
     assert fit is not None
-    assert (fit.bytes_per_device, fit.joined_bytes_per_device) == (2000, 1000)
+    assert (fit.bytes_per_device, fit.joined_bytes_per_device, fit.private_bytes_per_device) == (2000, 1000, 500)
     assert fit.slowest_over_fastest == 1
 
 
