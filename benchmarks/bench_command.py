@@ -37,7 +37,10 @@ SUBCOMMANDS = {
     "attacks": Command(
         "sparsyedge.benchmarks.attacks.command:main", "accuracy under hostile members, by aggregation rule"
     ),
-    "rounds": Command("sparsyedge.benchmarks.rounds.command:main", "one round of many devices: speed, memory, losses"),
+    "rounds": Command("sparsyedge.benchmarks.rounds.command:main", "rounds of many devices: speed, memory, losses"),
+    "scale": Command(
+        "sparsyedge.benchmarks.rounds.scale_command:main", "from measured rounds to a million devices, on paper"
+    ),
     "wire": Command(
         "sparsyedge.benchmarks.wire.command:main",
         "bytes, ratio, speed and error of the frame's codecs, against peers",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["stop", "watched"]
+__all__ = ["ending_on_sigterm", "stop", "watched"]
 
 WATCH_S = 0.5
 
@@ -20,6 +22,19 @@ def stop(process: subprocess.Popen[bytes], *, limit_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """During the block, SIGTERM ends this process as Ctrl-C does: with everything that it has started."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,268 +1,181 @@
-"""`sparsyedge bench rounds`: one round of many devices over a real Mosquitto, with a real coordinator process."""
+"""`sparsyedge bench rounds`: rounds of many devices over a real Mosquitto, with a real coordinator process."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
-import re
 import resource
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
 
-from sparsyedge.benchmarks.common.number_arguments import positive
-from sparsyedge.benchmarks.rounds.devices import host
-from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
-from sparsyedge.coordinator.record.store import Store
+from sparsyedge.benchmarks.common.machine import disturbance, machine
+from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
+from sparsyedge.benchmarks.common.processes import ending_on_sigterm
+from sparsyedge.benchmarks.rounds.figures import Document, Figures, Options, PeerFigures, Point, fit_of, point_of
+from sparsyedge.benchmarks.rounds.measure import Plan, measure
+from sparsyedge.benchmarks.rounds.measure_peer import measure_peer
+from sparsyedge.benchmarks.rounds.peer import SUBSCRIBERS
+from sparsyedge.benchmarks.rounds.table import describe
+from sparsyedge.benchmarks.simulate.local_mosquitto import find_mosquitto
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.config import BrokerConfig
+from sparsyedge.edge.cores import available_cores
 from sparsyedge.edge.data import DATASETS
-from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
+from sparsyedge.edge.wire.codecs import CODECS
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.model_spec import ModelSpec
 
-__all__ = ["Figures", "main", "make_parser"]
+__all__ = ["main", "make_parser"]
 
-FLEET = "bench"
-DEVICES_PER_PROCESS = 250
-START_LIMIT_S = 300.0
-POLL_S = 0.2
-OPEN_FILES_PER_DEVICE = 4
+MAX_DEVICES = 100_000
+"""A cohort has no more members."""
+SHOWN_PROBLEMS = 5
 SPARE_FILES = 512
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The round's result; times are seconds from a device's first offer to the acceptance of its update."""
-
-    devices: int
-    accepted: int
-    lost: int
-    duplicates_ignored: int
-    updates_per_s: float
-    p50_s: float
-    p99_s: float
-    coordinator_rss_mb: float
-    broker_rss_mb: float
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The coordinator's memory before any device joined, its peak, and the size of one dense model."""
-
-    idle_mb: float
-    peak_mb: float
-    model_mb: float
-
-    @property
-    def growth(self) -> float:
-        """Growth in units of dense models."""
-        return (self.peak_mb - self.idle_mb) / self.model_mb
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What one device observed."""
-
-    device: str
-    seconds: float | None
-    answered_again: int
-    problem: str
+"""Files that Mosquitto and the processes of devices have open beside the connections."""
 
 
 def main(argv: list[str]) -> int:
     """The command line of `sparsyedge bench rounds`."""
     arguments = make_parser().parse_args(argv)
-    _allow_open_files(arguments.devices)
-    with tempfile.TemporaryDirectory(prefix="sparsyedge-rounds-") as scratch:
-        figures, memory, problems = _measure(arguments, Path(scratch))
-    for problem in problems[:5]:
-        print(f"a device: {problem}", file=sys.stderr)
-    line = (
-        f"coordinator: {memory.idle_mb:.0f} MB idle, {memory.peak_mb:.0f} MB at its peak: {memory.growth:.2f} dense "
-        f"models of {memory.model_mb:.1f} MB more"
+    if arguments.subscriber and not arguments.peer:
+        raise ConfigError(
+            "--subscriber chooses who takes the peer's chunks, and there is no peer; add --peer mosquitto"
+        )
+    find_mosquitto()
+    _allow_open_files(max(arguments.devices))
+    notes = [note for note in (disturbance(available_cores()),) if note]
+    with ending_on_sigterm(), tempfile.TemporaryDirectory(prefix="sparsyedge-rounds-") as scratch:
+        points = _measure_all(arguments, Path(scratch))
+    document = Document(
+        machine=machine(),
+        options=Options(
+            width=arguments.width,
+            codec=arguments.codec,
+            rounds=arguments.rounds,
+            variants=arguments.variants,
+            repeat=arguments.repeat,
+            peer=arguments.peer or "",
+        ),
+        points=tuple(points),
+        fit=fit_of(points),
+        notes=tuple(notes),
     )
-    if arguments.json:
-        print(line, file=sys.stderr)
-        print(json.dumps(asdict(figures)))
-    else:
-        for name, value in asdict(figures).items():
-            print(f"{name:<20} {value:g}")
-        print(line)
-    return 0 if figures.lost == 0 else 1
+    print(msgspec.json.encode(document).decode() if arguments.json else describe(document))
+    return 0 if all(point.figures.lost == point.figures.counted_twice == 0 for point in points) else 1
 
 
-def _measure(arguments: argparse.Namespace, scratch: Path) -> tuple[Figures, Memory, list[str]]:
+def _measure_all(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     artifacts = scratch / "artifacts"
     spec = ModelSpec.for_data("resnet18", arguments.width, DATASETS["digits"].form)
     build_artifacts(spec, method_of(MethodConfig()), artifacts, seed=0, check=lambda *made: None)
-    names = [(number, f"device-{number:05d}") for number in range(arguments.devices)]
-    with ExitStack() as stack:
-        broker = stack.enter_context(started_mosquitto(scratch))
-        pipes = stack.enter_context(_hosts(names, artifacts, broker))
-        process = stack.enter_context(_coordinator(scratch, artifacts, broker, arguments.devices))
-        idle_mb = _await_idle(process, scratch)
-        started_s = time.monotonic()
-        for pipe in pipes:
-            pipe.send_bytes(b"go")
-        peak_mb, broker_mb = _watch(process)
-        elapsed_s = time.monotonic() - started_s
-        answers = [msgspec.convert(each, Answer) for pipe in pipes for each in json.loads(pipe.recv_bytes())]
-        if process.returncode != 0:
-            tail = (scratch / "coordinator.log").read_text(errors="replace")[-500:]
-            raise RunError(f"the coordinator ended with exit code {process.returncode}: {tail}")
-    return _figures(scratch / "run", answers, elapsed_s, idle_mb, peak_mb, broker_mb)
-
-
-def _figures(
-    run_dir: Path, answers: list[Answer], elapsed_s: float, idle_mb: float, peak_mb: float, broker_mb: float
-) -> tuple[Figures, Memory, list[str]]:
-    with closing(Store.open(run_dir)) as store:
-        recorded = set(store.accepted(1))
-        model_mb = store.run().dense_bytes / 1e6
-        times = store.acceptance_times(1)
-    told = {answer.device for answer in answers if answer.seconds is not None}
-    seconds = sorted(answer.seconds for answer in answers if answer.seconds is not None) or [float("nan")]
-    window_s = max(times) - min(times) if len(times) > 1 else elapsed_s
-    figures = Figures(
-        devices=len(answers),
-        accepted=len(recorded),
-        # Counts updates that nobody recorded, and updates confirmed to a device but not recorded.
-        lost=len(answers) - len(recorded & told),
-        duplicates_ignored=sum(answer.answered_again for answer in answers),
-        updates_per_s=round(len(recorded) / window_s, 2) if window_s else float(len(recorded)),
-        p50_s=round(statistics.median(seconds), 2),
-        p99_s=round(seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))], 2),
-        coordinator_rss_mb=round(peak_mb, 1),
-        broker_rss_mb=round(broker_mb, 1),
-    )
-    problems = [f"{answer.device}: {answer.problem}" for answer in answers if answer.problem]
-    return figures, Memory(idle_mb, peak_mb, model_mb), problems
-
-
-# ---- processes -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _hosts(names: list[tuple[int, str]], artifacts: Path, broker: BrokerConfig) -> Iterator[list[Connection]]:
-    """Start processes with a few hundred devices each; they connect on command."""
-    context = multiprocessing.get_context("spawn")
-    processes: list[BaseProcess] = []
-    pipes: list[Connection] = []
-    try:
-        for start in range(0, len(names), DEVICES_PER_PROCESS):
-            ours, theirs = context.Pipe()
-            part = names[start : start + DEVICES_PER_PROCESS]
-            process = context.Process(target=host, args=(theirs, str(artifacts), broker.port, FLEET, part), daemon=True)
-            process.start()
-            theirs.close()
-            processes.append(process)
-            pipes.append(ours)
-        for pipe in pipes:
-            if not pipe.poll(START_LIMIT_S):
-                raise RunError("a process of devices did not start; is the machine out of memory?")
-            pipe.recv_bytes()
-        yield pipes
-    finally:
-        for pipe in pipes:
-            pipe.close()
-        for started in processes:
-            started.join(START_LIMIT_S)
-            if started.is_alive():
-                started.kill()
-                started.join()
-            started.close()
-
-
-@contextmanager
-def _coordinator(
-    scratch: Path, artifacts: Path, broker: BrokerConfig, devices: int
-) -> Iterator[subprocess.Popen[bytes]]:
-    config = scratch / "run.toml"
-    config.write_text(
-        f'name = "rounds"\nfleet = "{FLEET}"\nartifacts = "{artifacts}"\nrun_dir = "{scratch / "run"}"\n'
-        f'dataset = "digits"\nrounds = 1\ncohort_size = {devices}\ndeadline_s = 86400\n'
-        f"[broker]\nport = {broker.port}\n"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-c", "import sys; from sparsyedge.edge.cli import main; sys.exit(main())"]
-    with (scratch / "coordinator.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "coordinator", "run", str(config)], stdout=log, stderr=subprocess.STDOUT, env=environment
+    points = []
+    for devices in arguments.devices:
+        plan = Plan(
+            devices=devices,
+            codec=arguments.codec,
+            rounds=arguments.rounds,
+            variants=arguments.variants,
+            limit_s=arguments.limit,
+            fsyncs=arguments.fsyncs,
+            extra=tuple(arguments.set),
         )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+        points.append(_measure_size(plan, arguments, artifacts, scratch))
+    return points
 
 
-def _await_idle(process: subprocess.Popen[bytes], scratch: Path) -> float:
-    """The coordinator's memory once it waits for devices."""
-    until_s = time.monotonic() + START_LIMIT_S
-    while "waiting for devices" not in (scratch / "coordinator.log").read_text(errors="replace"):
-        if process.poll() is not None or time.monotonic() > until_s:
-            raise RunError(f"the coordinator did not start: {(scratch / 'coordinator.log').read_text()[-500:]}")
-        time.sleep(POLL_S)
-    time.sleep(1.0)
-    return _status_mb(process.pid, "VmRSS")
+def _measure_size(plan: Plan, arguments: argparse.Namespace, artifacts: Path, scratch: Path) -> Point:
+    """Runs and peers take turns: what disturbs the machine disturbs both."""
+    repeat, subscriber = arguments.repeat, arguments.subscriber or "lean"
+    runs: list[Figures] = []
+    peers: list[PeerFigures] = []
+    for turn in range(repeat):
+        place = scratch / f"{plan.devices}-{turn}"
+        place.mkdir()
+        result = measure(plan, artifacts, place)
+        runs.append(result.figures)
+        _progress(f"{plan.devices} devices, run {turn + 1} of {repeat}: {result.figures.updates_per_s:g} updates/s")
+        for problem in result.problems[:SHOWN_PROBLEMS]:
+            _progress(f"a device: {problem}")
+        if arguments.peer:
+            peer_place = scratch / f"{plan.devices}-{turn}-peer"
+            peer_place.mkdir()
+            peers.append(measure_peer(plan, result, artifacts, place / "frames", peer_place, subscriber=subscriber))
+            _progress(f"Mosquitto alone: {peers[-1].updates_per_s:g} updates/s")
+    return point_of(runs, peers)
 
 
-def _watch(process: subprocess.Popen[bytes]) -> tuple[float, float]:
-    """The memory peaks of coordinator and broker until the run is over."""
-    peak_mb = broker_mb = 0.0
-    broker = _child_named("mosquitto")
-    while process.poll() is None:
-        peak_mb = max(peak_mb, _status_mb(process.pid, "VmHWM"))
-        broker_mb = max(broker_mb, _status_mb(broker, "VmHWM"))
-        time.sleep(POLL_S)
-    return peak_mb, broker_mb
-
-
-def _child_named(name: str) -> int:
-    for line in Path("/proc/self/task").glob("*/children"):
-        for pid in line.read_text().split():
-            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
-                return int(pid)
-    raise RunError(f"no process {name} was started by this one")
-
-
-def _status_mb(pid: int, field: str) -> float:
-    try:
-        found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    except OSError:
-        return 0.0
-    return int(found.group(1)) * 1024 / 1e6 if found else 0.0
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _allow_open_files(devices: int) -> None:
-    """Raise our limit of file descriptors: Mosquitto inherits it and needs one per connection."""
+    """Raise our limit of file descriptors, which Mosquitto and the devices inherit: one per connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_PER_DEVICE * devices + SPARE_FILES
-    if soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    wanted = devices + SPARE_FILES
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise ConfigError(
+            f"{devices} devices need {wanted} open files in Mosquitto, and this shell allows {hard}; raise it with "
+            f"`ulimit -Hn {wanted}` as root, or measure fewer devices"
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _sizes(text: str) -> list[int]:
+    """Numbers of devices, separated by commas, for argparse."""
+    sizes = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or not 1 <= int(part) <= MAX_DEVICES:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a number of devices, from 1 to {MAX_DEVICES}")
+        sizes.append(int(part))
+    return sizes
 
 
 def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge bench rounds",
-        description="One round of many devices that do everything but train: a real Mosquitto, a real coordinator.",
+        description="Rounds of many devices that do everything but train: a real Mosquitto, a real coordinator, and an "
+        "MQTT connection per device.",
     )
-    parser.add_argument("--devices", type=positive, default=200, help="devices in the round (default: %(default)s)")
+    parser.add_argument(
+        "--devices",
+        type=_sizes,
+        default=[200],
+        metavar="N[,N...]",
+        help="devices in the round; several numbers give a table and bytes per device (default: 200)",
+    )
     parser.add_argument("--width", type=positive, default=64, help="channels of the first stage (default: %(default)s)")
+    parser.add_argument(
+        "--codec", choices=list(CODECS), default="lossless", help="the run's codec (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive,
+        default=1,
+        help="measure this round; from round 2 on, updates are differences to the round's model (default: %(default)s)",
+    )
+    parser.add_argument("--variants", type=positive, default=8, help="different updates (default: %(default)s)")
+    parser.add_argument(
+        "--peer", choices=["mosquitto"], help="also measure what Mosquitto alone moves with the same bytes, in turns"
+    )
+    parser.add_argument(
+        "--subscriber",
+        choices=list(SUBSCRIBERS),
+        help="who takes the peer's chunks: our leanest client, the same with hash and disk, or a coordinator's link "
+        "(default: lean)",
+    )
+    parser.add_argument("--repeat", type=positive, default=1, help="runs to take medians of (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=positive_number, default=3600.0, metavar="S", help="seconds a round may take (default: 3600)"
+    )
+    parser.add_argument(
+        "--fsyncs", action="store_true", help="count the coordinator's fsyncs with strace, which slows it down"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a further line of run.toml; may be repeated"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

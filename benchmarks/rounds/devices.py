@@ -1,129 +1,161 @@
-"""Devices that do everything but train: they join, wait for a round, offer an update and upload it like real ones.
+"""Devices that do everything but train, many in one thread: they join, wait for a round, offer, upload and report.
 
-Each has its own connection and courier. Each process prepares a few variants of a pruned model and sends those.
+Each has a connection, a client id, a last will and subscriptions of its own, and answers as `edge/device/courier.py`
+does, with the same waits. Only what they would compute is shared: a process reads each task and makes each update once.
 """
 
 from __future__ import annotations
 
-import json
-import threading
+import asyncio
+import random
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
+from typing import Final, Protocol
 
-import numpy as np
+import msgspec
 
-from sparsyedge.edge.device.courier import Abandoned, Courier, Member, offline_status
-from sparsyedge.edge.errors import LinkError
-from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.model.checkpoint import read_initial_state
-from sparsyedge.edge.model.prune import prune_global
+from sparsyedge.benchmarks.rounds.connection import Connection, Traffic
+from sparsyedge.benchmarks.rounds.variants import Update
+from sparsyedge.edge.compatibility import OURS
+from sparsyedge.edge.device.courier import OFFER_AGAIN_S, WAIT_S, offline_status
+from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.phase_costs import PhaseCost
-from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import Accepted, Offer, Report, RoundTask, Topics
-from sparsyedge.edge.protocol.mqtt import Link
-from sparsyedge.edge.tensors import State
-from sparsyedge.edge.wire.frame import encode_frame
+from sparsyedge.edge.protocol.messages import (
+    Accepted,
+    DeviceStatus,
+    Grant,
+    Offer,
+    Refused,
+    Report,
+    RoundTask,
+    Topics,
+    Wait,
+    decode,
+    decode_reply,
+    encode,
+)
 
-__all__ = ["LoadedDevice", "Variants", "host"]
+__all__ = ["SAMPLES", "Host", "LightDevice", "Observed", "Tasks"]
 
-VARIANTS = 4
-OPEN_LIMIT_S = 120.0
-CONNECT_PAUSE_S = 0.01
-STACK_BYTES = 512 * 1024
-SAMPLES = 100
-
-
-class Variants:
-    """A few updates for round 1, and their frames."""
-
-    def __init__(self, artifacts: Artifacts) -> None:
-        manifest = artifacts.manifest
-        self._prunable = manifest.prunable
-        start = read_initial_state(artifacts)
-        pruned = prune_global(start, manifest.prunable, manifest.method.sparsity)
-        self._states: list[State] = [_moved(pruned, seed) for seed in range(VARIANTS)]
-        self._lock = threading.Lock()
-        self._frames: dict[tuple[str, int, str, int], bytes] = {}
-
-    def frame(self, task: RoundTask, number: int) -> bytes:
-        """The update of a device, by its number."""
-        variant = number % VARIANTS
-        key = (task.run, task.round, task.model_id, variant)
-        with self._lock:
-            if key not in self._frames:
-                self._frames[key] = encode_frame(
-                    self._states[variant],
-                    run=task.run,
-                    round_number=task.round,
-                    base_id=task.model_id,
-                    prunable=self._prunable,
-                ).frame
-            return self._frames[key]
+SAMPLES: Final = 100
+REMEMBERED_TASKS: Final = 8
 
 
-def _moved(state: State, seed: int) -> State:
-    rng = np.random.default_rng(seed)
-    return {
-        name: np.asarray(tensor * (1 + 0.01 * rng.random(tensor.shape, dtype=np.float32)), dtype=np.float32)
-        for name, tensor in state.items()
-    }
+class Tasks:
+    """Reads tasks: all devices of a process get the same bytes, which list the whole cohort."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """The size of the latest task."""
+        self._read: list[tuple[bytes, RoundTask]] = []
+
+    def read(self, payload: memoryview) -> RoundTask | None:
+        """The task; None if it was cleared."""
+        if not payload:
+            return None
+        for content, task in self._read:
+            if content == payload:
+                return task
+        content = bytes(payload)
+        self.bytes = len(content)
+        task = decode(content, RoundTask)
+        self._read = [(content, task), *self._read[: REMEMBERED_TASKS - 1]]
+        return task
 
 
-@dataclass
-class LoadedDevice:
-    """One device of the benchmark, in its own thread."""
+class Observed(msgspec.Struct, frozen=True, array_like=True):
+    """What one device observed of a round."""
 
-    name: str
-    number: int
-    port: int
-    fleet: str
-    variants: Variants
-    over: threading.Event
-    seconds: float | None = None
-    """Seconds from the first offer to the confirmation that the update is recorded."""
-    answered_again: int = 0
-    problem: str = ""
+    device: str
+    seconds: float | None
+    """From its first offer to the confirmation that its update is recorded."""
+    answered_again: int
+    offers: int
+    problem: str
 
-    def run(self) -> None:
-        member = Member(
-            device=self.name, topics=Topics(self.fleet), boot_id=uuid.uuid4().hex, software="bench", samples=SAMPLES
+
+class Host(Protocol):
+    """The process that a device shares with others."""
+
+    round_topic: bytes
+
+    def has_task(self, device: LightDevice, task: RoundTask) -> None:
+        """A device has received this task, perhaps again."""
+
+    def took_chunk(self, topic: bytes, payload: memoryview) -> None:
+        """A device has received a chunk of the round's model."""
+
+    def was_accepted(self) -> None:
+        """A device was told that its update is recorded."""
+
+    def has_finished(self) -> None:
+        """A device has nothing left to do in this round."""
+
+
+class LightDevice:
+    """One device of the benchmark."""
+
+    def __init__(
+        self, name: str, number: int, *, port: int, topics: Topics, traffic: Traffic, tasks: Tasks, host: Host
+    ) -> None:
+        self.name = name
+        self.number = number
+        self._host = host
+        self._tasks = tasks
+        self._boot_id = uuid.uuid4().hex
+        self._topics = topics
+        self._reply_topic = topics.reply(name).encode()
+        self._offer_topic = topics.offer(name).encode()
+        self.connection = Connection(
+            self,
+            port,
+            traffic,
+            identity=f"{topics.fleet}-{name}",
+            patterns=(topics.reply(name), topics.round),
+            will=(topics.status(name), offline_status(self._boot_id)),
         )
-        will = (member.topics.status(self.name), offline_status(member.boot_id))
-        link = Link("127.0.0.1", self.port, identity=f"{self.fleet}-{self.name}", will=will)
-        courier = Courier(link, member)
-        courier.join()
-        try:
-            link.open(OPEN_LIMIT_S)
-            self._take_part(courier)
-        except (LinkError, Abandoned) as error:
-            self.problem = f"{type(error).__name__}: {error}"
-        finally:
-            link.close()
+        self.task: RoundTask | None = None
+        self._update: Update | None = None
+        self._offer = b""
+        self._report = b""
+        self._is_sending = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._started_s = 0.0
+        self._offers = 0
+        self._seconds: float | None = None
+        self._answered_again = 0
+        self._problem = ""
 
-    def _take_part(self, courier: Courier) -> None:
-        while not self.over.is_set() and (courier.task is None or courier.task.state != "open"):
-            courier.listen()
-        task = courier.task
-        if task is None or self.name not in task.cohort:
-            return
-        frame = self.variants.frame(task, self.number)
-        offer = self._offer(task, frame)
-        started_s = time.monotonic()
-        verdict = courier.deliver(offer, frame, wanted=lambda: not self.over.is_set())
-        if not isinstance(verdict, Accepted):
-            self.problem = verdict.reason
-            return
-        self.seconds = time.monotonic() - started_s
-        # Send the same update again, as after a lost answer: the coordinator must answer and not count it twice.
-        if isinstance(courier.deliver(offer, frame, wanted=lambda: not self.over.is_set()), Accepted):
-            self.answered_again += 1
-        courier.report(offer.report)
+    # ---- what the connection reports ---------------------------------------------------------------------------------
 
-    def _offer(self, task: RoundTask, frame: bytes) -> Offer:
+    def connected(self) -> None:
+        """Tell the coordinator that this device is here."""
+        status = DeviceStatus(
+            state="online", boot_id=self._boot_id, samples=SAMPLES, software="sparsyedge bench", speaks=OURS
+        )
+        self.connection.publish(self._topics.status(self.name).encode(), encode(status), retain=True)
+
+    def received(self, topic: bytes, payload: memoryview) -> None:
+        """Handle a reply, a task, or a chunk that this device fetches for its process."""
+        if topic == self._reply_topic:
+            self._take_reply(payload)
+        elif topic == self._host.round_topic:
+            self.task = self._tasks.read(payload)
+            if self.task is not None:
+                self._host.has_task(self, self.task)
+        else:
+            self._host.took_chunk(topic, payload)
+
+    def sent(self) -> None:
+        """After the last chunk, ask at once whether all have arrived."""
+        if self._is_sending:
+            self._is_sending = False
+            self._say_offer()
+
+    # ---- a round -----------------------------------------------------------------------------------------------------
+
+    def begin(self, task: RoundTask, update: Update) -> None:
+        """Offer this update for the round, until it is accepted or refused."""
         report = Report(
             run=task.run,
             round=task.round,
@@ -131,35 +163,91 @@ class LoadedDevice:
             energy_source="none",
             energy_kind="none",
             bytes_down=0,
-            bytes_up=len(frame),
+            bytes_up=update.blob.bytes,
             steps=0,
             loss=0.0,
             peak_rss_mb=0.0,
             pid=0,
         )
-        update = blob_of(frame, chunk_bytes=task.model.chunk_bytes)
-        return Offer(run=task.run, round=task.round, base=task.model_id, update=update, samples=SAMPLES, report=report)
+        offer = Offer(
+            run=task.run, round=task.round, base=task.model_id, update=update.blob, samples=SAMPLES, report=report
+        )
+        self._update, self._offer, self._report = update, encode(offer), encode(report)
+        self._seconds, self._answered_again, self._offers, self._problem = None, 0, 0, ""
+        self._started_s = time.monotonic()
+        self._say_offer()
 
+    def observed(self) -> Observed:
+        """What became of the last update."""
+        return Observed(self.name, self._seconds, self._answered_again, self._offers, self._problem)
 
-def host(connection: Connection, directory: str, port: int, fleet: str, names: Sequence[tuple[int, str]]) -> None:
-    """Play these devices until all have an answer or the pipe closes; sends back what each observed."""
-    variants = Variants(Artifacts.load(Path(directory)))
-    over = threading.Event()
-    devices = [LoadedDevice(name, number, port, fleet, variants, over) for number, name in names]
-    threading.stack_size(STACK_BYTES)
-    threads = [threading.Thread(target=device.run, name=device.name, daemon=True) for device in devices]
-    connection.send_bytes(b"ready")
-    connection.recv_bytes()
-    for thread in threads:
-        thread.start()
-        time.sleep(CONNECT_PAUSE_S)
-    while any(thread.is_alive() for thread in threads) and not connection.poll(0.5):
-        pass
-    over.set()
-    for thread in threads:
-        thread.join()
-    connection.send_bytes(json.dumps(_results(devices)).encode())
+    def leave(self) -> None:
+        """End cleanly: say offline, then disconnect."""
+        self._disarm()
+        self._update = None
+        self.connection.publish(self._topics.status(self.name).encode(), offline_status(self._boot_id), retain=True)
+        self.connection.close()
 
+    def _say_offer(self) -> None:
+        if self._update is not None:
+            self._offers += 1
+            self.connection.publish(self._offer_topic, self._offer)
+            self._arm(OFFER_AGAIN_S)
 
-def _results(devices: Sequence[LoadedDevice]) -> list[tuple[str, float | None, int, str]]:
-    return [(device.name, device.seconds, device.answered_again, device.problem) for device in devices]
+    def _arm(self, wait_s: float) -> None:
+        """Offer again later, as a courier does: random waits keep the fleet from asking in step."""
+        self._disarm()
+        self._timer = asyncio.get_running_loop().call_later(wait_s * random.uniform(0.5, 1.5), self._say_offer)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take_reply(self, payload: memoryview) -> None:
+        update = self._update
+        try:
+            reply = decode_reply(bytes(payload))
+        except FrameError as error:
+            self._problem = str(error)
+            return
+        if update is None or reply.update != update.blob.sha256 or self.task is None:
+            return
+        if isinstance(reply, Grant):
+            self._send(update, reply)
+        elif isinstance(reply, Wait):
+            self._arm(WAIT_S)
+        elif isinstance(reply, Refused):
+            self._problem = reply.reason
+            self._finish()
+        elif isinstance(reply, Accepted):
+            self._take_acceptance()
+
+    def _send(self, update: Update, grant: Grant) -> None:
+        """Send the missing chunks; a grant that arrives meanwhile asks for the same ones."""
+        if self._is_sending or not grant.missing:
+            return
+        self._disarm()
+        size = update.blob.chunk_bytes
+        indices = [index for start, stop in grant.missing for index in range(start, min(stop, update.blob.chunks))]
+        for index in indices:
+            # `sent` comes when the queue is empty: before the last chunk it would only mean that the window is large.
+            self._is_sending = index == indices[-1]
+            topic = self._topics.upload(self.name, update.blob.sha256, index).encode()
+            self.connection.publish(topic, update.frame[index * size : (index + 1) * size])
+
+    def _take_acceptance(self) -> None:
+        """Send the same update again, as after a lost answer: it must be answered and not counted twice."""
+        if self._seconds is None:
+            self._seconds = time.monotonic() - self._started_s
+            self._host.was_accepted()
+            self._say_offer()
+            return
+        self._answered_again += 1
+        self.connection.publish(self._topics.report(self.name).encode(), self._report)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._disarm()
+        self._update = None
+        self._host.has_finished()

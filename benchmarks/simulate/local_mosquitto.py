@@ -16,7 +16,7 @@ from sparsyedge.benchmarks.common.processes import stop
 from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import LinkError
 
-__all__ = ["started_mosquitto"]
+__all__ = ["find_mosquitto", "started_mosquitto"]
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
@@ -27,12 +27,18 @@ SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/lo
 CONFIG = "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
 
 
+def find_mosquitto(otherwise: str = "") -> str:
+    """The path of Mosquitto; raises LinkError, which ends with the other move there is."""
+    binary = shutil.which("mosquitto", path=SEARCH_PATH)
+    if binary is None:
+        raise LinkError(f"no Mosquitto on the PATH; install it (apt-get install mosquitto){otherwise}")
+    return binary
+
+
 @contextmanager
 def started_mosquitto(directory: Path) -> Iterator[BrokerConfig]:
     """A broker that runs during the block, with config and log in `directory`; LinkError without Mosquitto."""
-    binary = shutil.which("mosquitto", path=SEARCH_PATH)
-    if binary is None:
-        raise LinkError("no Mosquitto on the PATH; install it (apt-get install mosquitto), or use --link memory")
+    binary = find_mosquitto(", or use --link memory")
     port = free_port()
     config, log = directory / "mosquitto.conf", directory / "mosquitto.log"
     config.write_text(CONFIG.format(port=port))
