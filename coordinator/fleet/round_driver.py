@@ -9,6 +9,7 @@ from sparsyedge.coordinator.fleet.round_effects import RoundEffects
 from sparsyedge.coordinator.fleet.update_effects import UpdateEffects
 from sparsyedge.coordinator.fleet.uploads import Uploads
 from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
+from sparsyedge.coordinator.fleet.waiting_offers import WaitingOffers
 from sparsyedge.coordinator.record.store import RunOutcome
 from sparsyedge.coordinator.rounds import events
 from sparsyedge.coordinator.rounds.stages import Closing, Open, RunState, Waiting
@@ -38,6 +39,7 @@ class RoundDriver:
         self._updates = updates
         self._uploads = uploads
         self._notes = notes
+        self._waiting = WaitingOffers()
         self._clock = clock
 
     def take_up(self) -> None:
@@ -57,10 +59,24 @@ class RoundDriver:
 
         The owner calls `settle` soon after: updates are not acknowledged before that.
         """
-        before = self.state.stage
+        has_room = self._advance(event)
+        if isinstance(event, events.OfferReceived):
+            self._note_offer(event)
+        while has_room and (waiting := self._waiting.first(self._clock())):
+            # As if the device had asked again just now.
+            self._advance(waiting)
+            has_room = self._is_granted(waiting.device)
+            if has_room:
+                self._waiting.remove(waiting.device)
+
+    def _advance(self, event: events.Event) -> bool:
+        """Feed an event and those that follow from it; returns whether an upload place may have become free."""
+        before, freed = self.state.stage, False
         pending = deque([event])
         while pending:
-            self.state, commands = advance(self.state, pending.popleft(), self._clock())
+            current = pending.popleft()
+            freed |= isinstance(current, events.UpdateVerified | events.UpdateInvalid)
+            self.state, commands = advance(self.state, current, self._clock())
             for command in commands:
                 follows = self._carry_out(command)
                 if follows is not None:
@@ -69,8 +85,23 @@ class RoundDriver:
         self._uploads.keep_only(
             stage.granted if isinstance(stage, Open) else {}, concerned=getattr(event, "device", None)
         )
-        if isinstance(stage, Waiting) and stage is not before:
-            self._notes.mark()
+        if not isinstance(stage, Open):
+            self._waiting.clear()
+            if isinstance(stage, Waiting) and stage is not before:
+                self._notes.mark()
+        return freed
+
+    def _note_offer(self, event: events.OfferReceived) -> None:
+        """Remember an offer that may get a place later."""
+        stage = self.state.stage
+        waits = isinstance(stage, Open) and event.device in stage.asked
+        if waits and isinstance(stage, Open) and event.device not in stage.wasted:
+            self._waiting.put(event, self._clock())
+        else:
+            self._waiting.remove(event.device)
+
+    def _is_granted(self, device: str) -> bool:
+        return isinstance(self.state.stage, Open) and device in self.state.stage.granted
 
     def settle(self, *, is_idle: bool) -> None:
         """Make what happened durable, then tell the devices; `is_idle` says that no message is waiting.
