@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 import msgspec
 
 from sparsyedge.coordinator.blobs_config import BlobsConfig
+from sparsyedge.coordinator.aggregation.round_base import layout_of
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.fleet.blob_store import BlobStore, probe
 from sparsyedge.coordinator.fleet.broker_access import (
@@ -83,6 +84,8 @@ def prepare(
     initial, origin = read_initial_state(artifacts), ""
     if config.initial_path is not None and not is_begun(config.run_path):
         initial, origin = read_given_model(config.initial_path, artifacts)
+    # The figures of every round compare with it, so it stays in memory, once.
+    initial = layout_of(artifacts.manifest).moved(initial)
     return Coordinator(
         config,
         artifacts,
@@ -250,7 +253,8 @@ class Coordinator:
         for folder in ("models", "updates"):
             remove_leftovers(self._config.run_path / folder)
         if self._config.initial is not None:
-            self._initial = kept_initial_model(self._config.run_path, self._artifacts.manifest)
+            manifest = self._artifacts.manifest
+            self._initial = layout_of(manifest).moved(kept_initial_model(self._config.run_path, manifest))
         model = open_model(
             self._config,
             self._artifacts,

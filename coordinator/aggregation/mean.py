@@ -119,4 +119,7 @@ def gathered(parts: Iterator[tuple[int, FloatArray]], others: FloatArray, update
         return FlatUpdate(None, dense, others, size + others.size)
     nothing = np.empty(0, dtype=np.uint32)
     merged = np.concatenate(positions or [nothing])
-    return FlatUpdate(merged, np.concatenate(values or [nothing.view(np.float32)]), others, merged.size + others.size)
+    # One after the other: in round 1 the devices' masks differ, and the model has many entries.
+    positions.clear()
+    found = np.concatenate(values or [nothing.view(np.float32)])
+    return FlatUpdate(merged, found, others, merged.size + others.size)

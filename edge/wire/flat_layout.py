@@ -80,6 +80,13 @@ class FlatLayout:
         zeros = [np.zeros(size, dtype=np.float32) for size in (self.weight_entries, self.other_entries)]
         return self.views(zeros[0], zeros[1])
 
+    def moved(self, state: State) -> State:
+        """The same model in two flat arrays; empties `state` tensor by tensor, so that memory never holds both."""
+        found = self.empty()
+        for name in list(state):
+            found[name][...] = state.pop(name)
+        return found
+
     def flat(self, state: Tensors, names: Collection[str]) -> FloatArray:
         """These tensors in one array; shares memory with a state that `views` made."""
         tensors = [state[name] for name in names]
