@@ -2,6 +2,9 @@
 # `make setup` installs everything.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+# Some machines forbid Python to keep bytecode. Then every process that a test starts compiles its packages anew, and
+# pip has compiled none of them (--no-compile).
+unexport PYTHONDONTWRITEBYTECODE
 .SHELLFLAGS := -eu -o pipefail -c
 
 # Python 3.11 where it is, since onnxruntime-training ended there; else the system's, if wheels of our packages exist for it.

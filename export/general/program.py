@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.export.experimental import _export_forward_backward
 from torch.nn import functional
 
 from sparsyedge.edge.errors import ArtifactError
@@ -62,6 +61,9 @@ def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> 
     samples = torch.export.Dim("batch", min=2, max=_MOST_SAMPLES)
     shapes = ({0: samples}, {0: samples}, None)
     with quiet():
+        # Imported here because it brings torch's compiler, which takes most of a second.
+        from torch.export.experimental import _export_forward_backward
+
         try:
             traced = torch.export.export(
                 _LossOf(train_mode(model), spec, smoothing=smoothing),
