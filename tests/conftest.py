@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-# Before numpy and torch are loaded. Their threads spin while they wait: two workers on two cores took three times as long.
+# Before numpy and torch are loaded: their threads spin while they wait, which two workers on two cores pay for.
 for libraries in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(libraries, "1")
 
