@@ -1,4 +1,4 @@
-"""How far rounding can take torch: the error of one step may be small by luck; steps with the last bits moved show it."""
+"""How far rounding can take torch: one step may be exact by luck, steps with the last bits moved show the rest."""
 
 from __future__ import annotations
 
