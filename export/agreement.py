@@ -234,11 +234,13 @@ class _Comparison:
         """The state with other statistics and affine parameters.
 
         With the initial ones, ReLU and a depthwise convolution keep the scale of a channel, which the next BatchNorm
-        takes away: the gradient of the scale is rounding alone.
+        takes away: the gradient of the scale is rounding alone. A layer's weights stay, prunable or not: as large as a
+        scale, they would make the net magnify rounding.
         """
         state = dict(start)
         for parameter in self._manifest.parameters:
-            if not parameter.prunable:
+            is_layer = len(parameter.shape) > 1 and parameter.name.endswith("weight")
+            if not parameter.prunable and not is_layer:
                 noise = self._rng.uniform(0.5, 1.5, parameter.shape).astype(np.float32)
                 state[parameter.name] = noise if parameter.name.endswith(("weight", "var")) else noise - 1
         return state
