@@ -2,6 +2,9 @@
 # `make setup` installs everything.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+# Some machines forbid Python to keep bytecode. Then every process that a test starts compiles its packages anew, and
+# pip has compiled none of them (--no-compile).
+unexport PYTHONDONTWRITEBYTECODE
 .SHELLFLAGS := -eu -o pipefail -c
 
 # Python 3.11 where it is, since onnxruntime-training ended there; else the system's, if wheels of our packages exist for it.
@@ -40,7 +43,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-runtime test-image
+.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-fine-tune bench-runtime test-image
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -175,6 +178,9 @@ bench-arm-static: $(DEV_ENV) cross-tools  ## instructions per multiply-add of th
 
 footprint: $(STOCK_ENV) $(ARM_WHEEL)  ## size of a device's install, on disk and in memory
 	$(BIN)/sparsyedge bench footprint --python $(STOCK)/bin/python --wheel $(ARM_WHEEL)
+
+bench-fine-tune: $(DEV_ENV)  ## the table of docs/how-to/fine-tune.md: time, memory and bytes where only the last layers train
+	$(BIN)/python -m sparsyedge.benchmarks.step.fine_tune_table
 
 bench-runtime: $(DEV_ENV) $(STOCK_ENV)  ## a training step in any onnxruntime against onnxruntime-training's API
 	$(BIN)/sparsyedge bench runtime

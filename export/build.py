@@ -23,6 +23,7 @@ from sparsyedge.edge.model.artifacts import (
     FileRole,
     Manifest,
     Parameter,
+    StatedChoices,
     needed_features,
 )
 from sparsyedge.edge.model.methods import Method
@@ -136,6 +137,7 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
         role: _file(staging / name) for role, name in FILE_NAMES.items() if (staging / name).exists()
     }
     momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
+    choices = blueprint.choices.stated()
     features = (*needed_features(spec.input_shape, spec.task), *([] if training == PLAIN_SGD else [FEATURE]))
     return Manifest(
         # The oldest version that says it all: devices of earlier releases expect the files of the training API.
@@ -169,6 +171,7 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
         needs=features or UNSET,
         task=spec.task,
         stated_training=UNSET if training == PLAIN_SGD else training,
+        stated_choices=UNSET if choices == StatedChoices() else choices,
     )
 
 

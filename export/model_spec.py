@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sparsyedge.edge.data import Form, Task
 from sparsyedge.edge.data.form import SampleType
+from sparsyedge.edge.model.artifacts import StatedChoices
+from sparsyedge.edge.storage import sha256_file
 
 __all__ = ["AS_IT_IS", "ModelChoices", "ModelSpec", "plain_name"]
 
@@ -51,6 +56,16 @@ class ModelChoices:
     """Which parameters train: `all`, `last:N` layers, or those that match a pattern."""
     prunable: str | None = None
     """Which parameters are pruned; without a pattern, the weights of convolutions and linear layers."""
+
+    def stated(self) -> StatedChoices:
+        """These choices as the manifest has them; raises OSError if the file of weights cannot be read."""
+        arguments = msgspec.json.encode(dict(self.arguments), order="sorted", enc_hook=repr)
+        return StatedChoices(
+            hashlib.sha256(arguments).hexdigest() if self.arguments else None,
+            sha256_file(self.init) if self.init is not None else None,
+            self.train,
+            self.prunable,
+        )
 
 
 AS_IT_IS = ModelChoices()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import truncnorm
 from torch import Tensor, nn
 
 from sparsyedge.edge.data.dataset import axes_of
@@ -175,6 +174,9 @@ def prunable_names(model: nn.Module) -> frozenset[str]:
 
 def _draw_theta(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Variance scaling by fan-in: a normal truncated at two standard deviations, with variance 1 / fan-in."""
+    # Imported here because it takes half a second.
+    from scipy.stats import truncnorm
+
     fan_in = int(np.prod(shape[1:]))
     scale = (1 / fan_in) ** 0.5 / TRUNCATED_STD
     draw: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = truncnorm.rvs(

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+# Before numpy and torch are loaded: their threads spin while they wait, which two workers on two cores pay for.
+for libraries in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(libraries, "1")
+
 # `make test-device` sets it. Without it a test that cannot import torch fails, as it should.
 DEVICE_ONLY = os.environ.get("SPARSYEDGE_TEST_INSTALL") == "device"
 

@@ -43,24 +43,40 @@ def _export(config: SimulatedRunConfig, wanted: ExportConfig, dataset: Dataset) 
     spec = ModelSpec.for_data(wanted.model or model_for(config.dataset), wanted.width, form_of(dataset))
     method = method_of(config.method or MethodConfig())
     training = training_of(config.training or TrainingConfig())
-    choices = ModelChoices(
-        wanted.arguments, Path(wanted.init) if wanted.init is not None else None, wanted.train, wanted.prunable
-    )
     artifacts, _ = export_model(
-        spec, method, config.artifacts_path, seed=wanted.seed, training=training, choices=choices
+        spec, method, config.artifacts_path, seed=wanted.seed, training=training, choices=_choices(wanted)
     )
     return artifacts
 
 
+def _choices(wanted: ExportConfig) -> ModelChoices:
+    init = Path(wanted.init) if wanted.init is not None else None
+    return ModelChoices(wanted.arguments, init, wanted.train, wanted.prunable)
+
+
 def _compare(manifest: Manifest, wanted: ExportConfig, directory: str) -> None:
-    pairs = {
-        "model": (manifest.model, plain_name(wanted.model or manifest.model)),
-        "width": (manifest.width, wanted.width),
-        "seed": (manifest.seed, wanted.seed),
-    }
-    for key, (found, asked) in pairs.items():
-        if found != asked:
+    try:
+        choices = _choices(wanted).stated()
+    except OSError as error:
+        raise ConfigError(
+            f"key `simulation.export.init` names {wanted.init}, which cannot be read ({error.strerror}) to compare it "
+            f"with what the artifacts in {directory} began with; put it back, or leave out [simulation.export]"
+        ) from error
+    made = manifest.choices
+    model = plain_name(wanted.model or manifest.model)
+    # Key, what was asked for, whether the artifacts have it, and what they have.
+    facts: list[tuple[str, object, bool, str]] = [
+        ("model", model, manifest.model == model, repr(manifest.model)),
+        ("width", wanted.width, manifest.width == wanted.width, repr(manifest.width)),
+        ("seed", wanted.seed, manifest.seed == wanted.seed, repr(manifest.seed)),
+        ("arguments", wanted.arguments, made.arguments == choices.arguments, "others" if made.arguments else "none"),
+        ("init", wanted.init, made.init == choices.init, "other weights" if made.init else "random weights"),
+        ("train", wanted.train, made.train == choices.train, repr(made.train)),
+        ("prunable", wanted.prunable, made.prunable == choices.prunable, repr(made.prunable)),
+    ]
+    for key, asked, same, found in facts:
+        if not same:
             raise ConfigError(
                 f"key `simulation.export.{key}` has value {asked!r}, the artifacts in {directory} were made with "
-                f"{found!r}; name another folder in `artifacts`, or remove this one"
+                f"{found}; name another folder in `artifacts`, or remove this one"
             )

@@ -23,12 +23,12 @@ class View:
     facts: object
 
 
-def watch(console: Console, look: Callable[[], View], *, every_s: float = EVERY_S) -> NoReturn:
+def watch(console: Console, look: Callable[[], View]) -> NoReturn:
     """Redraw what `look` returns until Ctrl-C; if the output is no terminal, print it when its facts change."""
     if console.is_terminal:
         with Live(look().picture, console=console, auto_refresh=False) as live:
             while True:
-                time.sleep(every_s)
+                time.sleep(EVERY_S)
                 live.update(look().picture, refresh=True)
     before = None
     while True:
@@ -37,4 +37,4 @@ def watch(console: Console, look: Callable[[], View], *, every_s: float = EVERY_
             console.print(now.picture)
             console.file.flush()
         before = now
-        time.sleep(every_s)
+        time.sleep(EVERY_S)

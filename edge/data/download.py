@@ -10,6 +10,7 @@ import os
 import shutil
 import tarfile
 import time
+import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Collection, Iterator
@@ -114,6 +115,9 @@ def _download(archive: Archive, path: Path, timeout_s: float) -> None:
                 # An endless response must not fill the disk; the check below refuses it.
                 if received > archive.size_bytes:
                     break
+    except urllib.error.HTTPError as error:
+        error.close()  # it is a response as well, and holds the connection
+        raise
     except http.client.HTTPException as error:
         raise OSError(f"the transfer broke off: {error!r}") from error
     if digest.hexdigest() != wanted:

@@ -38,6 +38,7 @@ __all__ = [
     "Method",
     "OpLibrary",
     "Parameter",
+    "StatedChoices",
     "amend_manifest",
     "decode_manifest",
     "encode_manifest",
@@ -115,6 +116,17 @@ class OpLibrary(msgspec.Struct, frozen=True):
     sha256: Sha256
 
 
+class StatedChoices(msgspec.Struct, frozen=True):
+    """What an export was asked for beyond model and method; for whoever exports again, not for devices."""
+
+    arguments: Sha256 | None = None
+    """The hash of the arguments for a user's own module: they may name folders of the machine that exported."""
+    init: Sha256 | None = None
+    """The hash of the file of weights that the model began with."""
+    train: str = "all"
+    prunable: str | None = None
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """Everything a device must know about the artifacts before it loads one of them.
 
@@ -153,6 +165,15 @@ class Manifest(msgspec.Struct, frozen=True):
     """The features that a user of the artifacts must have; a reader without one of them refuses the manifest."""
     stated_training: Training | UnsetType = msgspec.field(default=UNSET, name="training")
     """How devices take a step, if other than by plain SGD; needs a feature (training.py)."""
+
+    stated_choices: StatedChoices | UnsetType = msgspec.field(default=UNSET, name="choices")
+    """Written only if one of them is not the default. It does not count for `Artifacts.id`, as earlier releases do not
+    know it."""
+
+    @property
+    def choices(self) -> StatedChoices:
+        """What the export was asked for beyond model and method."""
+        return self.stated_choices or StatedChoices()
 
     @property
     def training(self) -> Training:
@@ -230,7 +251,9 @@ class Artifacts:
 
         Optional fields added to the manifest later do not affect training, so the hash leaves them out as well.
         """
-        unsigned = msgspec.structs.replace(self.manifest, op_libraries=(), max_epochs=DEFAULT_MAX_EPOCHS)
+        unsigned = msgspec.structs.replace(
+            self.manifest, op_libraries=(), max_epochs=DEFAULT_MAX_EPOCHS, stated_choices=UNSET
+        )
         return hashlib.sha256(encode_manifest(unsigned)).hexdigest()
 
     def path(self, role: FileRole) -> Path:

@@ -28,7 +28,7 @@ from sparsyedge.edge.training.layer_paths import BREAK_EVEN, computes_sparse
 from sparsyedge.edge.training.onnx_runtime import open_graph
 from sparsyedge.edge.training.session import Kind
 
-__all__ = ["LABELS_MIXED", "MIX", "THRESHOLD", "SparseSession"]
+__all__ = ["LABELS_MIXED", "MIX", "SEED", "THRESHOLD", "SparseSession"]
 
 log = logging.getLogger(__name__)
 

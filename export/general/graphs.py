@@ -38,8 +38,8 @@ def write_general_graphs(
     `pattern` names the prunable parameters; without one they are the weights of convolutions and linear layers. If the
     module holds theta, its prunable parameters become w.
     """
-    step = trace_step(model, spec, smoothing=training.label_smoothing)
-    traced = step_graph(step, {name: tensor.detach() for name, tensor in _tensors(model).items()}, spec)
+    step = trace_step(model, spec, training)
+    traced = step_graph(step, {name: tensor.detach() for name, tensor in _tensors(model).items()}, spec, training)
     trainable = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
     prunable = choose_prunable(trainable, list(step.layers), pattern, shared=step.layers.shared)
     if holds_theta:

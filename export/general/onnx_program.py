@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.onnx._internal.exporter import _core
 
 from sparsyedge.edge.errors import ArtifactError
-from sparsyedge.export.general.program import StepProgram
+from sparsyedge.edge.model.training import PLAIN_SGD, Training
+from sparsyedge.export.general.program import PER_SAMPLE, StepProgram, example_inputs
 from sparsyedge.export.general.refusals import explain_translation
 from sparsyedge.export.general.torch_ops import NAMES
 from sparsyedge.export.model_spec import ModelSpec
@@ -29,13 +30,15 @@ IR_VERSION = 10
 """The newest that onnxruntime-training 1.19.2 reads."""
 
 
-def step_graph(step: StepProgram, tensors: Mapping[str, Tensor], spec: ModelSpec) -> onnx.ModelProto:
+def step_graph(
+    step: StepProgram, tensors: Mapping[str, Tensor], spec: ModelSpec, training: Training
+) -> onnx.ModelProto:
     """The step as a graph from `step.inputs` to `step.outputs`; what the module holds besides becomes constants."""
     wanted = [name for name in step.inputs if not name.startswith("constant:")]
-    examples = _examples(spec) | {name: tensors[name] for name in wanted if name in tensors}
+    examples = example_inputs(spec, training) | {name: tensors[name] for name in wanted if name in tensors}
     module = _Lifted(step)
     arguments = tuple(examples[name] for name in wanted)
-    dynamic = tuple({0: torch.export.Dim.AUTO} if name in ("x", "labels") else None for name in wanted)
+    dynamic = tuple({0: torch.export.Dim.AUTO} if name in PER_SAMPLE else None for name in wanted)
     return _to_onnx(module, arguments, dynamic, inputs=wanted, outputs=step.outputs, places=step.places)
 
 
@@ -48,7 +51,7 @@ def inference_graph(model: nn.Module, spec: ModelSpec) -> onnx.ModelProto:
     try:
         graph = _to_onnx(
             _Stateless(model, names),
-            (*(tensors[name].detach() for name in names), _examples(spec)["x"]),
+            (*(tensors[name].detach() for name in names), example_inputs(spec, PLAIN_SGD)["x"]),
             (*(None for _ in names), {0: torch.export.Dim.AUTO}),
             inputs=[*names, "x"],
             outputs=["logits"],
@@ -89,11 +92,6 @@ class _Stateless(nn.Module):
     def forward(self, *arguments: Tensor) -> Any:
         *state, x = arguments
         return torch.func.functional_call(self._model[0], dict(zip(self._names, state, strict=True)), (x,))
-
-
-def _examples(spec: ModelSpec) -> dict[str, Tensor]:
-    labels = torch.zeros(4, spec.classes) if spec.task == "regression" else torch.zeros(4, dtype=torch.int64)
-    return {"x": torch.zeros(4, *spec.input_shape), "labels": labels, "seed": torch.zeros(1, dtype=torch.int64)}
 
 
 def _is_counter(name: str) -> bool:

@@ -8,18 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.export.experimental import _export_forward_backward
 from torch.nn import functional
 
 from sparsyedge.edge.errors import ArtifactError
+from sparsyedge.edge.model.training import Training
+from sparsyedge.edge.training.sparse_session import LABELS_MIXED, MIX, SEED
 from sparsyedge.export.general.refusals import explain_trace, op_places
 from sparsyedge.export.general.substitute import Layers, substitute
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.export.own_module import train_mode
 from sparsyedge.export.quiet import quiet
 
-__all__ = ["StepProgram", "trace_step"]
+__all__ = ["PER_SAMPLE", "StepProgram", "example_inputs", "trace_step"]
 
+PER_SAMPLE = ("x", "labels", LABELS_MIXED)
+"""The inputs whose first axis counts samples."""
 _PREFIX = "model."
 _MOST_SAMPLES = 65_536
 """In one batch; torch.export wants a bound."""
@@ -33,7 +36,7 @@ class StepProgram:
     program: ExportedProgram
     layers: Layers
     inputs: tuple[str, ...]
-    """Names of parameters and buffers, and `x`, `labels`, `seed`; `constant:NAME` for what the module holds besides."""
+    """Names of parameters and buffers, and of `example_inputs`; `constant:NAME` for what the module holds besides."""
     outputs: tuple[str, ...]
     """`loss`, `NAME.grad`, `NAME.new`."""
     constants: dict[str, Tensor]
@@ -50,22 +53,32 @@ class _LossOf(nn.Module):
         self._spec = spec
         self._smoothing = smoothing
 
-    def forward(self, x: Tensor, labels: Tensor, seed: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, labels: Tensor, seed: Tensor, labels_mixed: Tensor | None = None, mix: Tensor | None = None
+    ) -> Tensor:
         logits = self.model(x)
         if self._spec.task == "regression":
             return functional.mse_loss(logits, labels)
-        return functional.cross_entropy(logits, labels, label_smoothing=self._smoothing)
+        loss = functional.cross_entropy(logits, labels, label_smoothing=self._smoothing)
+        if labels_mixed is None or mix is None:
+            return loss
+        other = functional.cross_entropy(logits, labels_mixed, label_smoothing=self._smoothing)
+        return (mix * loss + (1 - mix) * other).sum()  # `mix` is one number
 
 
-def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> StepProgram:
+def trace_step(model: nn.Module, spec: ModelSpec, training: Training) -> StepProgram:
     """The program of one step of a module in training mode; raises ArtifactError if torch cannot export it."""
     samples = torch.export.Dim("batch", min=2, max=_MOST_SAMPLES)
-    shapes = ({0: samples}, {0: samples}, None)
+    inputs = example_inputs(spec, training)
+    shapes = tuple({0: samples} if name in PER_SAMPLE else None for name in inputs)
     with quiet():
+        # Imported here because it brings torch's compiler, which takes most of a second.
+        from torch.export.experimental import _export_forward_backward
+
         try:
             traced = torch.export.export(
-                _LossOf(train_mode(model), spec, smoothing=smoothing),
-                _example(spec),
+                _LossOf(train_mode(model), spec, smoothing=training.label_smoothing),
+                tuple(inputs.values()),
                 dynamic_shapes=shapes,
                 strict=False,
             )
@@ -73,7 +86,7 @@ def trace_step(model: nn.Module, spec: ModelSpec, *, smoothing: float = 0.0) -> 
             raise ArtifactError(explain_trace(error, model)) from error
         _forget_counters(traced)
         places = op_places(traced)
-        layers = substitute(traced, seed="seed", prefix=_PREFIX, samples=_TRACED_SAMPLES)
+        layers = substitute(traced, seed=SEED, prefix=_PREFIX, samples=_TRACED_SAMPLES)
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             try:
                 joint = _export_forward_backward(traced)
@@ -108,13 +121,19 @@ def _fill_empty_tensors(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def _example(spec: ModelSpec) -> tuple[Tensor, Tensor, Tensor]:
-    x = torch.zeros(_TRACED_SAMPLES, *spec.input_shape)
-    if spec.task == "regression":
-        labels = torch.zeros(_TRACED_SAMPLES, spec.classes)
-    else:
-        labels = torch.zeros(_TRACED_SAMPLES, dtype=torch.int64)
-    return x, labels, torch.zeros(1, dtype=torch.int64)
+def example_inputs(spec: ModelSpec, training: Training) -> dict[str, Tensor]:
+    """What a step gets besides the state, by name and in order."""
+    classes = torch.zeros(_TRACED_SAMPLES, dtype=torch.int64)
+    numbers = torch.zeros(_TRACED_SAMPLES, spec.classes)
+    inputs = {
+        "x": torch.zeros(_TRACED_SAMPLES, *spec.input_shape),
+        "labels": numbers if spec.task == "regression" else classes,
+        SEED: torch.zeros(1, dtype=torch.int64),
+    }
+    # Labels that are numbers are mixed before the step, like the samples.
+    mixes = training.mixup and spec.task == "classes"
+    # A copy: torch takes the same tensor for the same input.
+    return inputs | ({LABELS_MIXED: classes.clone(), MIX: torch.zeros(1)} if mixes else {})
 
 
 def _forget_counters(program: ExportedProgram) -> None:

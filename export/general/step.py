@@ -61,20 +61,15 @@ def build_plan_graph(network: Network) -> onnx.ModelProto:
 
 def build_step_graph(network: Network, method: Method, training: Training) -> onnx.ModelProto:
     """The graph of one training step; raises ConfigError for what this layout cannot do."""
-    _require_possible(method, training)
+    _require_possible(method)
     return _Step(network, method, training).model()
 
 
-def _require_possible(method: Method, training: Training) -> None:
+def _require_possible(method: Method) -> None:
     if method.prune_activations and method.activation_threshold == "round":
         raise ConfigError(
             'key `method.activation_threshold` has value "round": only networks of the fused layout can keep a '
             'threshold between steps; allowed here: "step"'
-        )
-    if training.mixup:
-        raise ConfigError(
-            f"key `training.mixup` has value {training.mixup}: only networks of the fused layout mix samples; "
-            f"leave it out"
         )
 
 

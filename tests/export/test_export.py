@@ -103,16 +103,30 @@ def test_a_gradient_that_is_rounding_alone_is_no_reason_to_refuse(tmp_path: Path
     assert max(parity.gradient, parity.updated, parity.plain) <= 1e-3
 
 
-def test_an_export_with_the_wrong_weight_decay_is_refused(tmp_path: Path) -> None:
-    method = msgspec.structs.replace(make_method("sparsyfed", sparsity=0.5, beta=1.25), weight_decay=0.1)
-    spec = ModelSpec("resnet18", 4, 5, (3, 16, 16))
+NARROW = ModelSpec("ds_cnn", 16, 12, (1, 49, 10))
+
+
+# With these seeds torch's float32 is off by up to 1e-2 on some batches, or by 2e-6 where its last bits make it 3e-3.
+@pytest.mark.parametrize("seed", [12, 17, 48, 49])
+def test_a_net_that_magnifies_rounding_is_judged_by_what_torch_itself_is_off_by(seed: int, tmp_path: Path) -> None:
+    _, parity = export_model(NARROW, make_method("sparsyfed", sparsity=0.95), tmp_path / "out", seed=seed)
+    assert max(parity.gradient, parity.updated, parity.plain) <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("spec", "sparsity", "decay"), [(ModelSpec("resnet18", 4, 5, (3, 16, 16)), 0.5, 0.1), (NARROW, 0.95, 0.0)], ids=str
+)
+def test_an_export_with_the_wrong_weight_decay_is_refused(
+    spec: ModelSpec, sparsity: float, decay: float, tmp_path: Path
+) -> None:
+    method = msgspec.structs.replace(make_method("sparsyfed", sparsity=sparsity, beta=1.25), weight_decay=decay)
 
     def verify_with_another_decay(artifacts: Artifacts, *_: object) -> None:
         claimed = msgspec.structs.replace(method, weight_decay=1e-3)
         verify(Artifacts(artifacts.directory, msgspec.structs.replace(artifacts.manifest, method=claimed)))
 
     with pytest.raises(ArtifactError, match="differs from torch"):
-        build.build_artifacts(spec, method, tmp_path / "out", seed=0, check=verify_with_another_decay)
+        build.build_artifacts(spec, method, tmp_path / "out", seed=17, check=verify_with_another_decay)
 
 
 def test_the_same_seed_gives_the_same_artifacts_and_another_seed_does_not(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,11 +101,31 @@ def test_dropout_depends_on_the_seed_of_the_step_alone(built: Callable[[ModelSpe
     assert losses[0] == losses[1] != losses[2]
 
 
-@pytest.mark.parametrize("options", [{"optimizer": "adamw", "clip_norm": 1.0}, {"label_smoothing": 0.1}], ids=str)
-def test_optimizers_and_smoothing_are_torchs(options: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "adamw", "clip_norm": 1.0},
+        {"label_smoothing": 0.1},
+        {"mixup": 0.2},
+        {"mixup": 0.2, "label_smoothing": 0.1, "optimizer": "momentum"},
+    ],
+    ids=str,
+)
+def test_optimizers_smoothing_and_mixtures_are_torchs(options: dict[str, object], tmp_path: Path) -> None:
     method, training = make_method("sparsyfed", sparsity=SPARSITY), make_training(**options)
-    _, parity = export_model(SIGNALS, method, tmp_path / "out", training=training)
+    artifacts, parity = export_model(SIGNALS, method, tmp_path / "out", training=training)
     assert parity.plain <= 3e-5
+    inputs = {each.name for each in onnx.load(artifacts.path("sparse_step")).graph.input}
+    assert ("labels_mixed" in inputs) == ("mixup" in options)
+
+
+def test_a_regression_mixes_before_the_step(tmp_path: Path) -> None:
+    spec = replace(SIGNALS, task="regression", classes=2)
+    artifacts, parity = export_model(
+        spec, make_method("sparsyfed", sparsity=SPARSITY), tmp_path / "out", training=make_training(mixup=0.2)
+    )
+    assert parity.plain <= 3e-5
+    assert "mix" not in {each.name for each in onnx.load(artifacts.path("sparse_step")).graph.input}
 
 
 @pytest.mark.parametrize("name", ["dense", "topk", "zerofl", "flash", "spectral", "auto-beta"])

@@ -11,12 +11,17 @@ from fixtures.op_cases.table import CASES
 RunCase = Callable[..., dict[str, Array]]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> OpCase:
+    """With this scope the tests of one case follow each other, and its reference is computed once."""
+    one: OpCase = request.param
+    return one
+
+
 def test_results_agree_with_the_reference(run_case: RunCase, case: OpCase) -> None:
     case.assert_agrees(run_case(case))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 def test_thread_count_changes_no_bit(run_case: RunCase, case: OpCase) -> None:
     alone = run_case(case)
     for threads in (2, 3):

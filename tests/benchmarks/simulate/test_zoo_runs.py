@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
+import torch
 from fixtures.artifacts import ExportOnce
 from fixtures.small_data import accelerometer, diabetes, few_digits, spectrograms, write_npz
 
 from sparsyedge.benchmarks.simulate import simulate
 from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConfig, SimulationConfig
+from sparsyedge.benchmarks.simulate.missing_artifacts import ensure_artifacts
 from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.edge.data import load
 from sparsyedge.edge.data.form import form_of
@@ -125,3 +128,40 @@ def test_a_users_module_is_exported_trained_and_predicts(data: Path, tmp_path: P
     again = make_run(tmp_path / "again", dataset, tmp_path / "artifacts", case, ExportConfig(model="sensor_cnn"))
     with pytest.raises(ConfigError, match=r"`simulation\.export\.model` has value 'sensor_cnn', .*'modules\.py:Sig"):
         simulate(again, workers=1)
+
+
+def test_artifacts_of_other_choices_are_refused(data: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.pt"
+    shapes = {"conv": (6, 3, 5), "mix": (6, 6, 1), "head": (4, 6)}
+    state = {f"{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    state |= {f"{name}.bias": torch.zeros(shape[0]) for name, shape in shapes.items()}
+    torch.save(state, weights)
+    case = Case(f"{OWN}:SignalNet", 64, "moves.npz", 0.1, rounds=1)
+    made = ExportConfig(
+        model=case.model, arguments={"hidden": 6}, init=str(weights), train="last:2", prunable="*.weight"
+    )
+
+    def run(**changes: object) -> None:
+        export = msgspec.structs.replace(made, **changes)
+        config = make_run(tmp_path, str(data / case.data), tmp_path / "artifacts", case, export)
+        ensure_artifacts(config, load(config.dataset, None))
+
+    run()
+    run()
+    refused: list[tuple[dict[str, object], str]] = [
+        (
+            {"arguments": {"hidden": 8}},
+            r"`simulation.export.arguments` has value \{'hidden': 8\}, .* made with others;",
+        ),
+        ({"arguments": {}}, r"`simulation.export.arguments` has value \{\}, .* made with others;"),
+        ({"init": None}, "`simulation.export.init` has value None.* were made with other weights;"),
+        ({"train": "all"}, "`simulation.export.train` has value 'all'.* were made with 'last:2'; name another folder"),
+        ({"prunable": None}, "`simulation.export.prunable` has value None.* were made with '\\*.weight';"),
+        ({"init": str(tmp_path / "gone.pt")}, "gone.pt, which cannot be read .*; put it back, or leave out"),
+    ]
+    for changes, sentence in refused:
+        with pytest.raises(ConfigError, match=sentence):
+            run(**changes)
+    torch.save({name: tensor + 1 for name, tensor in state.items()}, weights)
+    with pytest.raises(ConfigError, match=r"`simulation\.export\.init` has value .* were made with other weights;"):
+        run()

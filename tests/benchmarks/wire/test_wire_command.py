@@ -129,6 +129,7 @@ def test_synthetic_profile_has_the_papers_density_and_a_nested_mask() -> None:
     assert all(not pair.state[name][pair.base[name] == 0].any() for name in pair.prunable)
 
 
+@pytest.mark.heavy
 def test_synthetic_profile_keeps_its_ratios(capsys: pytest.CaptureFixture[str]) -> None:
     document = measure(capsys)
     schemes = document["schemes"]

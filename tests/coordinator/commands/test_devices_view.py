@@ -17,12 +17,12 @@ from fixtures.secured import make_authority, make_member
 
 from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.coordinator.commands.coordinator_command import main
-from sparsyedge.coordinator.commands.watch import EVERY_S
 from sparsyedge.coordinator.record.store import AcceptedUpdate, Store
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import DeviceStatus, Report
 
 LIMIT_S = 60.0
+EVERY_S = 0.1
 ONLINE = DeviceStatus(state="online", boot_id="x")
 BUSY, DONE, HOT, GONE, SPARE = (f"raspberry-pi-lab-{index:03}" for index in range(5))
 
@@ -119,7 +119,10 @@ def test_an_authority_that_is_gone_is_spoken_of(
 
 
 def start_watching(command: str, run_dir: Path, output: int) -> subprocess.Popen[bytes]:
-    script = "import sys; from sparsyedge.edge.cli import main; sys.exit(main())"
+    script = (
+        "import sys; from sparsyedge.coordinator.commands import watch; from sparsyedge.edge.cli import main;"
+        f"watch.EVERY_S = {EVERY_S}; sys.exit(main())"
+    )
     arguments = [sys.executable, "-c", script, "coordinator", command, str(run_dir), "--watch"]
     return subprocess.Popen(arguments, stdout=output, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "80"})
 
@@ -160,7 +163,7 @@ def test_watching_into_a_pipe_says_nothing_while_nothing_happens(run_dir: Path) 
         read = read_until(ours, "running, 0 of 8 rounds closed")
         with closing(Store.open(run_dir)) as store:
             store.touch()
-        time.sleep(1.5 * EVERY_S)
+        time.sleep(5 * EVERY_S)
     finally:
         process.kill()
         process.communicate()

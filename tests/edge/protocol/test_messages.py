@@ -86,6 +86,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.heavy
 def test_many_threads_may_be_the_first_to_read_a_message() -> None:
     # In a new process, which has not read any message yet; a crash would kill the whole process.
     said = (TASK, REPORT, OFFER, DeviceStatus(state="online", boot_id="b", samples=5))
