@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, closing, nullcontext
 
 import msgspec
 
-from sparsyedge.coordinator.blobs_config import BlobsConfig
 from sparsyedge.coordinator.aggregation.round_base import layout_of
+from sparsyedge.coordinator.blobs_config import BlobsConfig
 from sparsyedge.coordinator.config import RunConfig, check_run_config
 from sparsyedge.coordinator.fleet.blob_store import BlobStore, probe
 from sparsyedge.coordinator.fleet.broker_access import (
