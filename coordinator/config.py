@@ -11,7 +11,7 @@ import msgspec
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, ServerOptimizerConfig, check_aggregation
 from sparsyedge.coordinator.rounds.cohort import Policy
 from sparsyedge.coordinator.run_tables import file_config
-from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
+from sparsyedge.edge.config import BrokerConfig, Brokers, Identifier, Section, load_config
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
@@ -98,8 +98,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """How many threads to use for evaluation."""
     eval_every: Positive = 1
     """Rounds between evaluations; the last round is always evaluated."""
-    broker: BrokerConfig = BrokerConfig()
-    """The broker of a fleet without an authority."""
+    broker: Brokers = BrokerConfig()
+    """The broker of a fleet without an authority, or as `[[broker]]` the nodes of its cluster."""
     authority: PathKey | None = None
     """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
     method: MethodConfig | None = None

@@ -21,7 +21,7 @@ from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.commands.command_table import Command
 from sparsyedge.edge.compatibility import own_software
-from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
+from sparsyedge.edge.config import DataConfig, DeviceConfig, broker_list, load_config
 from sparsyedge.edge.data import Dataset, check_classes, form_of, load, share_out
 from sparsyedge.edge.data.form import describe
 from sparsyedge.edge.device.agent import Agent
@@ -148,9 +148,10 @@ def _member(config: DeviceConfig, *, samples: int) -> Member:
 
 
 def _link(config: DeviceConfig, member: Member, identity: Identity | None) -> Link:
+    first, *others = ((broker.host, broker.port) for broker in broker_list(config.broker))
     return Link(
-        config.broker.host,
-        config.broker.port,
+        *first,
+        others=others,
         identity=f"{config.fleet}-{config.id}",
         will=(member.topics.status(config.id), offline_status(member.boot_id)),
         tls=identity.tls if identity else None,
@@ -184,7 +185,7 @@ def _run(
     courier.join()
     _open(link, supervisor)
     supervisor.ready()
-    log.info("joined fleet %s at %s:%d", config.fleet, config.broker.host, config.broker.port)
+    log.info("joined fleet %s at %s:%d", config.fleet, link.host, link.port)
     try:
         with _stopped_by_signals(agent):
             agent.run()

@@ -158,11 +158,12 @@ def _is_enrolled(folder: Path, device: str) -> bool:
 
 
 def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | None) -> DeviceConfig:
+    first = BrokerConfig(host=device.host, port=device.port)
     config = DeviceConfig(
         id=device.device,
         fleet=device.fleet,
         identity=str(folder),
-        broker=BrokerConfig(host=device.host, port=device.port),
+        broker=(first, *device.others) if device.others else first,
         data=data,
     )
     chosen = config.work_dir if work_dir is None else work_dir
@@ -181,16 +182,27 @@ def _toml(config: DeviceConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _add_table(lines: list[str], name: str, table: dict[str, Any]) -> None:
+def _add_table(lines: list[str], name: str, table: dict[str, Any], *, is_item: bool = False) -> None:
     if name:
-        lines.append(f"[{name}]")
+        lines.append(f"[[{name}]]" if is_item else f"[{name}]")
     values = {key: value for key, value in table.items() if value is not None}
+    tables = {key: value for key, value in values.items() if _is_table(value)}
     lines += [
         # The one character that is legal in a JSON string and not in TOML.
         f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for key, value in values.items()
-        if not isinstance(value, dict)
+        if key not in tables
     ]
-    for key, value in values.items():
+    for key, value in tables.items():
+        path = f"{name}.{key}" if name else key
         if isinstance(value, dict):
-            _add_table(lines, f"{name}.{key}" if name else key, value)
+            _add_table(lines, path, value)
+        else:
+            for item in value:
+                _add_table(lines, path, item, is_item=True)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value)
+    )
