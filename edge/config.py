@@ -119,7 +119,7 @@ class DeviceConfig(Section, frozen=True):
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
     """How many seconds to measure idle power at startup; 0 skips it."""
     broker: Brokers = BrokerConfig()
-    """The fleet's broker, or as `[[broker]]` the nodes of its cluster: the device goes from one that is lost to the next."""
+    """The fleet's broker, or as `[[broker]]` the nodes of its cluster, which the device tries in this order."""
     identity: PathKey | None = None
     """The folder from `sparsyedge edge enrol`: the device's key and certificate, and the authority it trusts."""
     limits: LimitsConfig = LimitsConfig()

@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsyedge.coordinator.authority import certificates, mosquitto
+from sparsyedge.coordinator.authority import certificates
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.edge.errors import LinkError, SecurityError
 from sparsyedge.edge.protocol.channel import Received
@@ -54,8 +54,9 @@ def revoke(authority: Authority, device: str, *, host: str = "127.0.0.1") -> Rev
             )
         revoked = ledger.revoke(device)
         authority.write_lists(ledger)
-    reloaded = mosquitto.reload(authority.folder)
-    disconnected = reloaded and _take_place(authority, device, host)
+    reloaded = authority.reload()
+    # The nodes of a cluster end the connections of those who are not listed any more.
+    disconnected = reloaded and (authority.cluster is not None or _take_place(authority, device, host))
     if reloaded:
         _clear_topics(authority, device)
     return Revoked(revoked, reloaded, disconnected)

@@ -23,6 +23,7 @@ from sparsyedge.edge.security.enrolment_messages import (
     EnrolReply,
     EnrolRequest,
     NotEnrolled,
+    entry_reply,
     read_device_file,
     token_sha256,
     write_device_file,
@@ -53,7 +54,8 @@ def main(argv: list[str]) -> int:
         enrol(device, folder, timeout_s=options.timeout)
         print(f"{device.device} is enrolled, in {folder}")
     if device.token is not None:
-        write_device_file(options.file, msgspec.structs.replace(device, token=None, token_until=None))
+        used = {"token": None, "token_until": None, "entry_certificate": None, "entry_key": None}
+        write_device_file(options.file, msgspec.structs.replace(device, **used))
     if device.data is None:
         print(f'write a config with id = "{device.device}" and identity = "{folder}" for it')
     else:
@@ -77,11 +79,14 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
     identity = Identity(folder)
     key = identity.begin(ca=device.ca, signing_key=device.signing_key, token=device.token)
     # Newcomers are told apart only by client id, so it must be unguessable.
-    nonce = secrets.token_hex(16)
+    hashed = token_sha256(device.token)
+    nonce = secrets.token_hex(16) if device.entry_key is None else entry_reply(hashed)
     request = EnrolRequest(device=device.device, token=device.token, csr=make_csr(key, device.device), reply=nonce)
     # The broker admits only holders of a token: strangers cannot flood the coordinator.
-    login = (device.device, token_sha256(device.token))
-    link = Link(device.host, device.enrol_port, identity=nonce, tls=identity.trust, login=login)
+    login = (device.device, hashed)
+    others = [(broker.host, broker.port) for broker in device.others]
+    tls = identity.keep_entry(device.entry_certificate, device.entry_key)
+    link = Link(device.host, device.enrol_port, identity=nonce, tls=tls, login=login, others=others)
     topics = Topics(device.fleet)
     link.subscribe(topics.enrol_reply(nonce))
     until_s = time.monotonic() + timeout_s

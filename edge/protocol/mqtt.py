@@ -20,7 +20,7 @@ from typing import Final
 
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.protocol import subscriptions
-from sparsyedge.edge.protocol.admission import Admission, Refusal
+from sparsyedge.edge.protocol.admission import Admission, Refusal, membership_doubt
 from sparsyedge.edge.protocol.arrivals import Arrivals
 from sparsyedge.edge.protocol.channel import Connected, Event, Received
 from sparsyedge.edge.protocol.chunks import PACKET_OVERHEAD_BYTES, chunk_bytes_within
@@ -145,7 +145,9 @@ class Link:
         except OSError as failure:
             error = failure
         if error is None and admission.refusal:
-            self._route.note_problem(admission.refusal.text, is_final=True)
+            if self._tls_files is not None and self._tls_files.certificate is not None:
+                admission.trouble = membership_doubt(admission.refusal)
+            self._route.note_problem(admission.trouble or admission.refusal.text, is_final=True)
             return False
         may_be_refusal = error is None or isinstance(error, ssl.SSLError | ConnectionResetError)
         admission.trouble = admission.why(error) if may_be_refusal else None

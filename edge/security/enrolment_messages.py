@@ -26,6 +26,7 @@ __all__ = [
     "EnrolRequest",
     "Enrolled",
     "NotEnrolled",
+    "entry_reply",
     "parse_device_file",
     "read_device_file",
     "token_sha256",
@@ -110,6 +111,11 @@ def token_sha256(token: str) -> str:
     Plain SHA-256 is enough for 256 random bits: there is nothing to guess.
     """
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def entry_reply(token_hash: str) -> str:
+    """Where the answer goes if the broker must know that beforehand; only the token's holder can tell."""
+    return hashlib.sha256(f"reply {token_hash}".encode()).hexdigest()[:32]
 
 
 def read_device_file(path: Path) -> DeviceFile:
