@@ -16,6 +16,7 @@ pytest_plugins = [
     "fixtures.broker",
     "fixtures.fake_coordinator",
     "fixtures.secured",
+    "fixtures.nats",
     "fixtures.tiers",
     # Last, since its fixtures replace others.
     *(["fixtures.device_install"] if DEVICE_ONLY else ["fixtures.artifacts", "fixtures.stock_runtime"]),

@@ -99,6 +99,9 @@ mqtt {{
   host: "{bind}"
   port: {port}
   stream_replicas: 3
+  # NATS takes these for 0 after a reload unless they are here, and then delivers nothing to open connections.
+  ack_wait: "30s"
+  max_ack_pending: 100
   consumer_memory_storage: true
   tls {{ {_tls("server", "clients-ca", "verify_and_map")} }}
 }}
@@ -146,9 +149,10 @@ def _user(user: User, connection: str) -> str:
     return json.dumps({"user": user.name, "allowed_connection_types": [connection], "permissions": permissions})
 
 
-def _subjects(topics: Iterable[str]) -> list[str]:
-    """MQTT's patterns of topics as NATS's of subjects."""
-    return [topic.replace("/", ".").replace("+", "*").replace("#", ">") for topic in topics]
+def _subjects(topics: Sequence[str]) -> list[str]:
+    """MQTT's patterns of topics as NATS's of subjects; MQTT's `a/#` covers `a` too."""
+    parents = [topic.removesuffix("/#") for topic in topics if topic.endswith("/#")]
+    return [topic.replace("/", ".").replace("+", "*").replace("#", ">") for topic in (*topics, *parents)]
 
 
 def check_name(name: str, what: str) -> None:

@@ -83,7 +83,7 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
     nonce = secrets.token_hex(16) if device.entry_key is None else entry_reply(hashed)
     request = EnrolRequest(device=device.device, token=device.token, csr=make_csr(key, device.device), reply=nonce)
     # The broker admits only holders of a token: strangers cannot flood the coordinator.
-    login = (device.device, hashed)
+    login = (device.device, hashed) if device.entry_key is None else None
     others = [(broker.host, broker.port) for broker in device.others]
     tls = identity.keep_entry(device.entry_certificate, device.entry_key)
     link = Link(device.host, device.enrol_port, identity=nonce, tls=tls, login=login, others=others)
