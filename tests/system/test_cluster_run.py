@@ -18,7 +18,7 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.model.artifacts import Artifacts
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 DEVICES = ("pi-01", "pi-02")
 ROUNDS = 4

@@ -20,6 +20,7 @@ from sparsyedge.coordinator.authority.enrolment_service import serving
 from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.edge.commands.enrol_command import enrol
 from sparsyedge.edge.errors import LinkError, SecurityError
+from sparsyedge.edge.protocol.channel import Channel, Received
 from sparsyedge.edge.protocol.messages import Topics
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls, client_context
@@ -265,6 +266,7 @@ def test_a_revoked_device_loses_its_connection_and_gets_no_other(
     tls = make_member(nodes.authority, "pi-01", tmp_path / "pi-01").tls
     with closing(enter(nodes, 2, tls)) as live, closing(join(nodes, "pi-02", tmp_path / "pi-02")) as bystander:
         live.publish(TOPICS.status("pi-01"), b"online", retain=True)
+        until_seen(coordinator, b"online")
         outcome = revoke(nodes.authority, "pi-01")
         assert (outcome.certificates, outcome.reloaded, outcome.disconnected) == (1, True, True)
         assert live.ended.wait(LIMIT_S)
@@ -280,7 +282,7 @@ def test_a_revoked_device_loses_its_connection_and_gets_no_other(
     with pytest.raises(LinkError, match="ask the operator whether this device is still a member") as caught:
         Link(*first, identity="pi-01", tls=tls, others=others).open()
     assert all(f"127.0.0.1:{node.port}" in str(caught.value) for node in nodes.cluster.nodes)
-    assert (TOPICS.status("pi-01"), b"") in coordinator.received
+    coordinator.until(lambda: (TOPICS.status("pi-01"), b"") in coordinator.received)
 
 
 def test_a_device_that_enrols_again_is_let_in_with_its_new_certificate_alone(nodes: Nodes, tmp_path: Path) -> None:
@@ -305,6 +307,47 @@ def test_a_device_enrols_over_any_node_and_its_file_is_used_up(nodes: Nodes, tmp
         nodes.authority.invite("pi-11")
         with pytest.raises(SecurityError, match="does not know the token of pi-11"):
             enrol(file, tmp_path / "late", timeout_s=LIMIT_S)
+
+
+def test_coordinator_and_device_go_on_over_the_other_nodes_when_theirs_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+    tls = make_member(nodes.authority, "pi-21", tmp_path / "pi-21").tls
+    enter(nodes, 1, tls).close()
+    places = [(node.host, node.port) for node in nodes.cluster.nodes]
+    device = Link(*places[0], identity=secrets.token_hex(8), tls=tls, others=places[1:])
+    device.subscribe(TOPICS.reply("pi-21"))
+    late = Link(*places[2], identity=secrets.token_hex(8), tls=tls)
+    late.subscribe(TOPICS.round)
+    coordinator = nodes.authority.link("lead")
+    coordinator.subscribe(TOPICS.offer("+"))
+    try:
+        coordinator.open()
+        device.open()
+        coordinator.publish(TOPICS.round, b"kept", retain=True)
+        nodes.kill(1)
+        device.publish(TOPICS.offer("pi-21"), b"offer", timeout_s=LIMIT_S)
+        # Either side may have been away when the other spoke: all of ours is said again until it is answered.
+        asked_until_s = time.monotonic() + LIMIT_S
+        while (heard := received(device)) is None:
+            assert time.monotonic() < asked_until_s
+            device.publish(TOPICS.offer("pi-21"), b"offer", timeout_s=LIMIT_S)
+            if received(coordinator) is not None:
+                coordinator.publish(TOPICS.reply("pi-21"), b"grant", timeout_s=LIMIT_S)
+        assert heard == b"grant"
+        assert device.port != places[0][1]
+        late.open(LIMIT_S)
+        while (kept := received(late)) is None:
+            assert time.monotonic() < asked_until_s + LIMIT_S
+        assert kept == b"kept"
+        coordinator.publish(TOPICS.round, b"", retain=True, timeout_s=LIMIT_S)
+    finally:
+        for link in (device, late, coordinator):
+            link.close()
+        nodes.start(1)
+
+
+def received(channel: Channel) -> bytes | None:
+    event = channel.receive(0.5)
+    return event.payload if isinstance(event, Received) else None
 
 
 def test_names_with_dots_are_refused(nodes: Nodes) -> None:
