@@ -11,6 +11,7 @@ reconnect attempts. Everything else happens in the owner's thread.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import ssl
 import threading
@@ -39,6 +40,7 @@ CONNACK_TIMEOUT_S: Final = 5.0
 RETRY_OPEN_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 2.0
 RECONNECT_JITTER_S: Final = 2.0
+ASK_AGAIN_S: Final = 3.0
 
 
 class Link:
@@ -75,6 +77,8 @@ class Link:
         self._changed = threading.Condition()
         self._subscriptions = Subscriptions()
         self._window = Window()
+        self._ask_again_s = math.inf
+        """When to renew subscriptions of which one was refused."""
         self._up = False
         self._opened = False
         self._gone = False
@@ -252,6 +256,7 @@ class Link:
     def receive(self, timeout_s: float) -> Event | None:
         """The next message or event, or None after `timeout_s`; 0 does not wait."""
         self._check_silence()
+        self._ask_again()
         return self._arrivals.take(timeout_s)
 
     def _send_subscribe(self, client: MqttClient, pattern: str) -> None:
@@ -268,6 +273,21 @@ class Link:
         log.warning("the broker has not answered a subscription for %g s; connecting again", subscriptions.SILENCE_S)
         if self._client:
             self._client.cut()
+
+    def _ask_again(self) -> None:
+        """Renew all subscriptions a while after one was refused: a node that has lost its cluster's leader refuses."""
+        with self._changed:
+            if not self._up or time.monotonic() < self._ask_again_s:
+                return
+            self._ask_again_s = math.inf
+            client, patterns = self._client, list(self._subscriptions.patterns)
+        if client is None:
+            return
+        for pattern in patterns:
+            self._send_subscribe(client, pattern)
+        with self._changed:
+            if self._subscriptions.begin_renewal():
+                self._arrivals.put(Connected())
 
     # ---- what the client reports, in the network thread --------------------------------------------------------------
 
@@ -293,6 +313,7 @@ class Link:
             back, before = self._opened, self._route.note_up()
             self._packet_limit = packet_limit
             self._subscriptions.reset()
+            self._ask_again_s = math.inf
             patterns = list(self._subscriptions.patterns)
         # Subscribe first: a publisher may be waiting for the answer to its message.
         for pattern in patterns:
@@ -346,5 +367,7 @@ class Link:
         with self._changed:
             if self._subscriptions.answered(packet):
                 self._arrivals.put(Connected())
+            if problems and not self._route.is_single:
+                self._ask_again_s = time.monotonic() + ASK_AGAIN_S
         for problem in problems:
             log.warning("the broker refused a subscription of %s: %s", self.identity, problem)

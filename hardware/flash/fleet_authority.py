@@ -48,8 +48,8 @@ class Inviter:
         made = self.ready or self._ask(device)
         if self.host is not None and made.others:
             raise FlashError(
-                f"--coordinator is {self.host}, but the broker is a cluster, and the device file names its nodes; leave "
-                f"it out"
+                f"--coordinator is {self.host}, but the broker is a cluster, and the device file names its nodes; "
+                f"leave it out"
             )
         data = made.data
         if self.dataset and self.ready is not None:
