@@ -253,7 +253,7 @@ class Authority:
         more = tuple(BrokerConfig(host=node.host, port=node.port) for node in others)
         return {"host": first.host, "port": first.port, "enrol_port": first.port, "others": more}
 
-    def _entry(self, token: str) -> dict[str, str]:
+    def _entry(self, token: str) -> dict[str, Any]:
         """The certificate and key that let a newcomer in where everybody needs one."""
         if self.cluster is None:
             return {}
