@@ -107,7 +107,7 @@ test-fast: $(DEV_ENV)  ## tests without brokers, exports and training, for every
 	$(PYTEST) -m 'not slow and not heavy' $(TESTS)
 	$(COVERED)
 
-test: $(DEV_ENV) $(STOCK_ENV) mosquitto nginx cross-tools  ## all tests (some: make test TESTS=tests/edge)
+test: $(DEV_ENV) $(STOCK_ENV) mosquitto nats-server nginx cross-tools  ## all tests (some: make test TESTS=tests/edge)
 	$(PYTEST) $(TESTS)
 	$(COVERED)
 
@@ -136,6 +136,9 @@ test-hostile: $(DEV_ENV) mosquitto  ## the cost of one hostile member in ten ove
 
 test-flood: $(DEV_ENV) mosquitto  ## can new devices enrol during a one-minute flood, and at what memory cost
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py
+
+test-cluster: $(DEV_ENV) nats-server  ## a run over three nodes of NATS, one killed in mid-round: same model (two minutes)
+	timeout 900 $(BIN)/python -m pytest -q -s -m slow tests/system/test_cluster_run.py
 
 # Fuzzing follows coverage if it can: of the native codec with clang and libFuzzer (on Debian: clang, libclang-rt-14-dev),
 # of Python with atheris. Both have a fallback without coverage.
@@ -198,7 +201,7 @@ $(IMAGE)/stock/.made: hardware/arm/debian_image.py hardware/arm/initramfs.py har
 	$(BIN)/python -m sparsyedge.hardware.arm.debian_image $(IMAGE)/stock
 	@touch $@
 
-setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto nginx cross-tools tree-tools  ## everything the other targets need
+setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto nats-server nginx cross-tools tree-tools  ## everything the other targets need
 
 # $(call make_venv,folder): a new virtual environment, or one sentence about what this machine lacks.
 define make_venv
@@ -251,7 +254,7 @@ define apt_install
 	else echo "note: $(2); install with: sudo apt-get install $(1)" >&2; [ "$${CI:-}" != true ]; fi
 endef
 
-.PHONY: mosquitto nginx cross-tools tree-tools
+.PHONY: mosquitto nats-server nginx cross-tools tree-tools
 mosquitto:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mosquitto > /dev/null; then \
 	  $(call apt_install,mosquitto,no Mosquitto here: its tests will be skipped); fi
@@ -259,6 +262,10 @@ mosquitto:
 nginx:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v nginx > /dev/null; then \
 	  $(call apt_install,nginx-light,no nginx here: its tests will be skipped); fi
+
+nats-server:
+	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v nats-server > /dev/null; then \
+	  $(call apt_install,nats-server,no NATS here: its tests will be skipped); fi
 
 # g++-aarch64-linux-gnu only recommends the C library's headers that it needs.
 CROSS_TOOLS := g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static

@@ -12,7 +12,7 @@ from sparsyedge.coordinator.aggregation_config import AggregationConfig, ServerO
 from sparsyedge.coordinator.blobs_config import BlobsConfig, check_blobs
 from sparsyedge.coordinator.rounds.cohort import Policy
 from sparsyedge.coordinator.run_tables import file_config
-from sparsyedge.edge.config import BrokerConfig, Identifier, Section, load_config
+from sparsyedge.edge.config import BrokerConfig, Brokers, Identifier, Section, load_config
 from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.cores import MAX_THREADS, available_cores
 from sparsyedge.edge.errors import ConfigError
@@ -102,8 +102,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """How many processes check and sum updates, at most one per core; 1 leaves it to the coordinator's own."""
     eval_every: Positive = 1
     """Rounds between evaluations; the last round is always evaluated."""
-    broker: BrokerConfig = BrokerConfig()
-    """The broker of a fleet without an authority."""
+    broker: Brokers = BrokerConfig()
+    """The broker of a fleet without an authority, or as `[[broker]]` the nodes of its cluster."""
     authority: PathKey | None = None
     """The folder of `sparsyedge coordinator init`, for a secured fleet; it says where the broker is."""
     blobs: BlobsConfig | None = None

@@ -17,7 +17,9 @@ from sparsyedge.edge.cores import MAX_THREADS, available_cores
 from sparsyedge.edge.errors import ConfigError
 
 __all__ = [
+    "MAX_BROKERS",
     "BrokerConfig",
+    "Brokers",
     "DataConfig",
     "DeviceConfig",
     "Identifier",
@@ -25,6 +27,7 @@ __all__ = [
     "PartitionConfig",
     "Port",
     "Section",
+    "broker_list",
     "load_config",
     "read_section",
 ]
@@ -45,6 +48,16 @@ class BrokerConfig(Section, frozen=True):
     """The broker's name or address; any machine but this one requires a secured fleet."""
     port: Port = 1883
     """The broker's port: 1883 unencrypted on this machine, 8883 in a secured fleet."""
+
+
+MAX_BROKERS = 16
+Brokers = BrokerConfig | Annotated[tuple[BrokerConfig, ...], msgspec.Meta(min_length=1, max_length=MAX_BROKERS)]
+"""One broker, or the nodes of a cluster in the order in which to try them."""
+
+
+def broker_list(brokers: Brokers) -> tuple[BrokerConfig, ...]:
+    """The brokers of a config, one or several."""
+    return (brokers,) if isinstance(brokers, BrokerConfig) else brokers
 
 
 class PartitionConfig(Section, frozen=True):
@@ -105,8 +118,8 @@ class DeviceConfig(Section, frozen=True):
     """The energy meter: `auto`, `none` or a meter from docs/reference/meters.md."""
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
     """How many seconds to measure idle power at startup; 0 skips it."""
-    broker: BrokerConfig = BrokerConfig()
-    """The fleet's broker."""
+    broker: Brokers = BrokerConfig()
+    """The fleet's broker, or as `[[broker]]` the nodes of its cluster, which the device tries in this order."""
     identity: PathKey | None = None
     """The folder from `sparsyedge edge enrol`: the device's key and certificate, and the authority it trusts."""
     limits: LimitsConfig = LimitsConfig()
@@ -239,18 +252,22 @@ def _type_at(kind: type[Section], path: str) -> Any:
     """The declared type at that path."""
     info: Any = msgspec.inspect.type_info(kind)
     for step in _steps(path):
-        info = _table(info)
         if step.startswith("["):
-            info = next((option for option in getattr(info, "types", ()) if _holds_items(option)), info)
-            info = _item_type(info, step)
+            info = next((option for option in map(_bare, getattr(info, "types", ())) if _holds_items(option)), info)
+            info = _item_type(_table(info), step)
         else:
-            info = next(field.type for field in info.fields if field.encode_name == step)
+            info = next(field.type for field in _table(info).fields if field.encode_name == step)
     return _table(info)
 
 
 def _table(info: Any) -> Any:
     """Unwrap an optional table."""
     return next((option for option in getattr(info, "types", ()) if hasattr(option, "fields")), info)
+
+
+def _bare(info: Any) -> Any:
+    """A type without its metadata."""
+    return info.type if isinstance(info, msgspec.inspect.Metadata) else info
 
 
 def _holds_items(info: Any) -> bool:

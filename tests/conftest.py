@@ -20,6 +20,7 @@ pytest_plugins = [
     "fixtures.broker",
     "fixtures.fake_coordinator",
     "fixtures.secured",
+    "fixtures.nats",
     "fixtures.tiers",
     "fixtures.web_server",
     # Last, since its fixtures replace others.

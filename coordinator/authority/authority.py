@@ -7,6 +7,7 @@
     crl.pem                    revoked certificates
     authority.sqlite           hashes of tokens, certificates, run keys, refusals (ledger.py)
     mosquitto.conf, members.acl, newcomers.acl, coordinator.acl, newcomers.passwords
+    nodes/1, nodes/2, nodes/3  instead of the line above, where the broker is a cluster (cluster.py)
 
 Anyone who can read this folder controls the fleet, so only its owner may read the keys.
 """
@@ -14,11 +15,13 @@ Anyone who can read this folder controls the fleet, so only its owner may read t
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from cryptography import x509
@@ -26,14 +29,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sparsyedge.coordinator.authority import certificates, mosquitto
+from sparsyedge.coordinator.authority import certificates, mosquitto, nats
+from sparsyedge.coordinator.authority.cluster import LOCAL_NAMES, Cluster, Host, Node
 from sparsyedge.coordinator.authority.ledger import BUSY_TIMEOUT_S, Ledger
-from sparsyedge.edge.config import DataConfig, Identifier, Port
+from sparsyedge.edge.config import MAX_BROKERS, BrokerConfig, DataConfig, Identifier, Port
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls
-from sparsyedge.edge.security.enrolment_messages import DeviceFile
+from sparsyedge.edge.security.enrolment_messages import DeviceFile, token_sha256
 from sparsyedge.edge.security.identity import private_pem
 from sparsyedge.edge.storage import write_atomically
 
@@ -44,10 +48,8 @@ LISTS_LOCK_NAME = "lists.lock"
 MEMBER_PORT = 8883
 ENROL_PORT = 8884
 COORDINATOR_PORT = 8885
-# The coordinator usually runs beside its broker.
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-
-Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?\Z")]
+CLUSTER_PORT = 6222
+ENTRY_DAYS = 2
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,6 +62,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     port: Port = MEMBER_PORT
     enrol_port: Port = ENROL_PORT
     coordinator_port: Port = COORDINATOR_PORT
+    nodes: Annotated[tuple[Node, ...], msgspec.Meta(min_length=3, max_length=MAX_BROKERS)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
+    """The nodes of a NATS cluster; without them, the broker is a Mosquitto."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class Authority:
                 f"{folder} already holds an authority, which its devices trust; choose another folder, or "
                 f"remove it and enrol every device again"
             )
+        if settings.nodes is not msgspec.UNSET:
+            nats.check_name(settings.fleet, "the name")
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.chmod(0o700)
@@ -112,8 +120,21 @@ class Authority:
         """The coordinator's identity at the broker."""
         return Tls(self.folder / "ca.pem", self.folder / "coordinator.pem", self.folder / "coordinator.key")
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """The fleet's cluster of brokers; None if its broker is a Mosquitto."""
+        settings = self.settings
+        if settings.nodes is msgspec.UNSET:
+            return None
+        return Cluster(self.folder, settings.fleet, settings.bind, settings.nodes)
+
     def link(self, identity: str, will: tuple[str, bytes] | None = None) -> Channel:
         """Return a connection from the coordinator to its broker, not yet open."""
+        if self.cluster is not None:
+            # Another's client id ends a connection over NATS, whoever uses it.
+            unguessable = f"{identity}-{secrets.token_hex(8)}"
+            first, *others = ((node.host, node.port) for node in self.cluster.nodes)
+            return Link(*first, identity=unguessable, will=will, tls=self.coordinator, others=others)
         return Link("127.0.0.1", self.settings.coordinator_port, identity=identity, will=will, tls=self.coordinator)
 
     @property
@@ -130,7 +151,8 @@ class Authority:
     def issue(self, public: ec.EllipticCurvePublicKey, name: str, *, days: float | None = None) -> x509.Certificate:
         """Issue a certificate that identifies the key's holder as `name` to the broker."""
         life = {} if days is None else {"days": days}
-        return certificates.issue_member(self._certificate(), self._key(), public, name=name, **life)
+        mark = None if self.cluster is None else certificates.SERIAL
+        return certificates.issue_member(self._certificate(), self._key(), public, name=name, mark=mark, **life)
 
     @contextmanager
     def ledger(self, *, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Ledger]:
@@ -141,6 +163,9 @@ class Authority:
     def write_configuration(self) -> None:
         """Write the default broker configuration for these settings."""
         settings = self.settings
+        if self.cluster is not None:
+            self.cluster.write_configuration()
+            return
         conf = mosquitto.configuration(
             self.folder,
             bind=settings.bind,
@@ -153,6 +178,9 @@ class Authority:
     def write_lists(self, ledger: Ledger) -> None:
         """Write the revocation, access and token lists; the broker sees them after a reload."""
         with self._writing_lists():
+            if self.cluster is not None:
+                self.cluster.write_users(ledger)
+                return
             revoked = certificates.revocation_list(self._certificate(), self._key(), ledger.revoked_serials())
             write_atomically(self.folder / "crl.pem", revoked)
             for name, rules in mosquitto.access_lists(self.settings.fleet, ledger.denied()).items():
@@ -165,7 +193,14 @@ class Authority:
         with self._writing_lists():
             self._write_newcomers(ledger)
 
+    def reload(self) -> bool:
+        """Make the broker reload its lists; returns False if it does not run here or cannot be signalled."""
+        return mosquitto.reload(self.folder) if self.cluster is None else self.cluster.reload()
+
     def _write_newcomers(self, ledger: Ledger) -> None:
+        if self.cluster is not None:
+            self.cluster.write_users(ledger)
+            return
         logins = "".join(mosquitto.login(device, sha256) for device, sha256 in ledger.token_hashes().items())
         write_atomically(self.folder / "newcomers.passwords", logins.encode(), private=True)
 
@@ -187,24 +222,50 @@ class Authority:
                 f"{device!r} cannot be a device's id: allowed are 1 to 63 letters, digits, `_`, `.` and `-`, "
                 f"beginning with a letter or a digit"
             ) from error
+        if self.cluster is not None:
+            nats.check_name(device, "a device")
         with self.ledger() as ledger:
             token, expires_at = ledger.issue_token(device)
             self.write_newcomers(ledger)
-        mosquitto.reload(self.folder)
+        self.reload()
         settings = self.settings
         return DeviceFile(
             version=1,
             device=device,
             fleet=settings.fleet,
-            host=settings.hosts[0],
-            port=settings.port,
-            enrol_port=settings.enrol_port,
+            **self._places(device),
+            **self._entry(token),
             ca=(self.folder / "ca.pem").read_text(encoding="ascii"),
             signing_key=self.signing_key,
             token=token,
             token_until=int(expires_at),
             data=data,
         )
+
+    def _places(self, device: str) -> dict[str, Any]:
+        """Where the device finds the broker. The nodes of a cluster share the devices out among them."""
+        settings = self.settings
+        if self.cluster is None:
+            return {"host": settings.hosts[0], "port": settings.port, "enrol_port": settings.enrol_port}
+        nodes = self.cluster.nodes
+        begin = int.from_bytes(hashlib.sha256(device.encode()).digest()[:4], "big") % len(nodes)
+        first, *others = (*nodes[begin:], *nodes[:begin])
+        more = tuple(BrokerConfig(host=node.host, port=node.port) for node in others)
+        return {"host": first.host, "port": first.port, "enrol_port": first.port, "others": more}
+
+    def _entry(self, token: str) -> dict[str, Any]:
+        """The certificate and key that let a newcomer in where everybody needs one."""
+        if self.cluster is None:
+            return {}
+        key = certificates.new_key()
+        mark = nats.entry_mark(token_sha256(token))
+        issued = certificates.issue_member(
+            self._certificate(), self._key(), key.public_key(), name=nats.ENTRY, days=ENTRY_DAYS, mark=mark
+        )
+        return {
+            "entry_certificate": certificates.certificate_pem(issued).decode(),
+            "entry_key": private_pem(key).decode(),
+        }
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -215,6 +276,9 @@ class Authority:
         server = certificates.new_key()
         self._keep("server", server, certificates.issue_server(authority, key, server.public_key(), hosts=hosts))
         self._make_coordinator()
+        write_atomically(self.folder / "ca.pem", certificates.certificate_pem(authority))
+        if self.cluster is not None:
+            self.cluster.make_keys(authority, key)
         signing = Ed25519PrivateKey.generate()
         private = signing.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -16,6 +16,7 @@ from sparsyedge.edge.errors import SecurityError
 __all__ = [
     "certificate_pem",
     "issue_member",
+    "issue_peer",
     "issue_server",
     "make_authority",
     "new_key",
@@ -31,6 +32,7 @@ VALID_FROM = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 WRITTEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 """A clock before this date is wrong. Lifetimes of certificates and lists start here at the earliest."""
 MAX_CSR_CHARACTERS = 8192
+SERIAL = "(serial)"
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -62,12 +64,34 @@ def issue_server(
     return _finish(builder.add_extension(names, critical=False), usage, authority, key)
 
 
-def issue_member(
-    authority: x509.Certificate, key: Key, public: ec.EllipticCurvePublicKey, *, name: str, days: float = MEMBER_DAYS
+def issue_peer(
+    authority: x509.Certificate, key: Key, public: ec.EllipticCurvePublicKey, *, hosts: Sequence[str]
 ) -> x509.Certificate:
-    """Issue a certificate that lets its holder connect to the broker as `name`, and do nothing else."""
+    """Issue a certificate for a node that connects to others and is connected to."""
+    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    builder = _builder(_name(hosts[0][:64]), authority.subject, public, days=AUTHORITY_DAYS)
+    return _finish(builder.add_extension(names, critical=False), usage, authority, key)
+
+
+def issue_member(
+    authority: x509.Certificate,
+    key: Key,
+    public: ec.EllipticCurvePublicKey,
+    *,
+    name: str,
+    days: float = MEMBER_DAYS,
+    mark: str | None = None,
+) -> x509.Certificate:
+    """Issue a certificate that lets its holder connect to the broker as `name`, and do nothing else.
+
+    A `mark` tells its subject from those of other certificates with that name; SERIAL is the certificate's own number.
+    """
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
-    return _finish(_builder(_name(name), authority.subject, public, days=days), usage, authority, key)
+    serial = x509.random_serial_number()
+    subject = _name(name, f"{serial:x}" if mark == SERIAL else mark)
+    builder = _builder(subject, authority.subject, public, days=days, serial=serial)
+    return _finish(builder, usage, authority, key)
 
 
 def read_csr(pem: str, *, device: str) -> ec.EllipticCurvePublicKey:
@@ -114,14 +138,19 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, *, days: float
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    *,
+    days: float,
+    serial: int | None = None,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public)
-        .serial_number(x509.random_serial_number())
+        .serial_number(x509.random_serial_number() if serial is None else serial)
         .not_valid_before(VALID_FROM)
         .not_valid_after(_now() + datetime.timedelta(days=days))
     )
@@ -158,8 +187,9 @@ def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+def _name(common_name: str, mark: str | None = None) -> x509.Name:
+    marks = [] if mark is None else [x509.NameAttribute(NameOID.SERIAL_NUMBER, mark)]
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name), *marks])
 
 
 def _general_name(host: str) -> x509.GeneralName:

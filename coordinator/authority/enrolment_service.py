@@ -97,12 +97,13 @@ class _Desk:
     def serve(self, stopped: threading.Event) -> None:
         """Answer until `stopped`; raises LinkError or SecurityError on failure."""
         self._link.subscribe(self._topics.enrol_request("+"), as_published=True)
-        self._link.subscribe(mosquitto.CONNECTIONS_TOPIC)
+        if self._authority.cluster is None:
+            self._link.subscribe(mosquitto.CONNECTIONS_TOPIC)
         try:
             with self._authority.ledger() as ledger:
                 # The lists may come from an older sparsyedge, or a crash may have prevented the last write.
                 self._authority.write_lists(ledger)
-                mosquitto.reload(self._authority.folder)
+                self._authority.reload()
                 self._link.open()
                 self._answer_all(ledger, stopped)
         finally:
@@ -160,7 +161,7 @@ class _Desk:
         self._deaf_until_s[device] = time.monotonic() + DEAF_S
         ledger.void_token(device)
         self._authority.write_newcomers(ledger)
-        mosquitto.reload(self._authority.folder)
+        self._authority.reload()
         self._newcomers.refuse(
             device, "it asked too often, and its token is void; find out why before you make another"
         )
@@ -243,8 +244,8 @@ def _certify(
         expires_at=certificate.not_valid_after_utc.timestamp(),
     ):
         raise SecurityError("the token was used already; make another with `sparsyedge coordinator token`")
-    if ledger.was_member(request.device):
-        # The new certificate revokes the earlier ones and lifts the ban on a revoked device.
+    if authority.cluster is not None or ledger.was_member(request.device):
+        # The new certificate revokes the earlier ones and lifts the ban on a revoked device. A cluster lists everybody.
         authority.write_lists(ledger)
-        mosquitto.reload(authority.folder)
+        authority.reload()
     return pem

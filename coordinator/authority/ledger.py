@@ -199,6 +199,11 @@ class Ledger:
         rows = self._db.execute("SELECT serial FROM certificates WHERE revoked_at IS NOT NULL ORDER BY revoked_at")
         return [int(row["serial"], 16) for row in rows]
 
+    def valid_serials(self) -> dict[str, str]:
+        """Return the serial number, in hex, of each device's valid certificate."""
+        rows = self._db.execute("SELECT device, serial FROM certificates WHERE revoked_at IS NULL ORDER BY device")
+        return {row["device"]: row["serial"] for row in rows}
+
     def denied(self) -> list[str]:
         """Return the devices whose certificates are all revoked."""
         rows = self._db.execute(

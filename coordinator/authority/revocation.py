@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsyedge.coordinator.authority import certificates, mosquitto
+from sparsyedge.coordinator.authority import certificates
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.edge.errors import LinkError, SecurityError
 from sparsyedge.edge.protocol.channel import Received
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 CONNECT_LIMIT_S = 20.0
 CLEAR_LIMIT_S = 20.0
 QUIET_S = 0.5
+CLUSTER_QUIET_S = 3.0
+"""The nodes of a cluster tell each other of retained messages."""
 PASS_DAYS = 1 / 24
 
 
@@ -54,8 +56,9 @@ def revoke(authority: Authority, device: str, *, host: str = "127.0.0.1") -> Rev
             )
         revoked = ledger.revoke(device)
         authority.write_lists(ledger)
-    reloaded = mosquitto.reload(authority.folder)
-    disconnected = reloaded and _take_place(authority, device, host)
+    reloaded = authority.reload()
+    # The nodes of a cluster end the connections of those who are not listed any more.
+    disconnected = reloaded and (authority.cluster is not None or _take_place(authority, device, host))
     if reloaded:
         _clear_topics(authority, device)
     return Revoked(revoked, reloaded, disconnected)
@@ -68,8 +71,9 @@ def _clear_topics(authority: Authority, device: str) -> None:
     try:
         link.open(CONNECT_LIMIT_S)
         until_s = time.monotonic() + CLEAR_LIMIT_S
+        quiet_s = QUIET_S if authority.cluster is None else CLUSTER_QUIET_S
         # Retained messages arrive at once. Nothing follows, since the device is already banned.
-        while time.monotonic() < until_s and (message := link.receive(QUIET_S)) is not None:
+        while time.monotonic() < until_s and (message := link.receive(quiet_s)) is not None:
             if isinstance(message, Received) and message.retained and message.payload:
                 link.publish(message.topic, b"", retain=True)
     except LinkError as error:

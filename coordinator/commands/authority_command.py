@@ -17,7 +17,14 @@ from rich.table import Table
 
 from sparsyedge.coordinator.authority import mosquitto
 from sparsyedge.coordinator.authority import op_libraries as libraries
-from sparsyedge.coordinator.authority.authority import COORDINATOR_PORT, ENROL_PORT, MEMBER_PORT, Authority, Settings
+from sparsyedge.coordinator.authority.authority import (
+    CLUSTER_PORT,
+    COORDINATOR_PORT,
+    ENROL_PORT,
+    MEMBER_PORT,
+    Authority,
+    Settings,
+)
 from sparsyedge.coordinator.authority.enrolment_service import serve
 from sparsyedge.coordinator.authority.ledger import Ledger
 from sparsyedge.coordinator.authority.revocation import revoke
@@ -33,18 +40,33 @@ __all__ = ["COMMANDS", "add_commands", "main"]
 
 COMMANDS = ("init", "token", "identities", "revoke", "library", "sign", "sign-wheels", "enrol", "broker")
 DEFAULT_FOLDER = Path("fleet")
+NODES = 3
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the subcommands of this file."""
     init = commands.add_parser("init", help="make a fleet's own authority and its broker's configuration")
     init.add_argument("dir", type=Path, metavar="DIR")
-    init.add_argument("--host", required=True, metavar="NAME[,IP]", help="what devices know the broker's machine by")
+    init.add_argument(
+        "--host",
+        required=True,
+        metavar="NAME[,IP]",
+        help="what devices know the broker's machine by; of a cluster: three machines, or one for all nodes",
+    )
+    init.add_argument(
+        "--broker",
+        choices=("mosquitto", "nats"),
+        default="mosquitto",
+        help="one Mosquitto, or a cluster of NATS (default: %(default)s)",
+    )
     init.add_argument("--fleet", default="default", metavar="NAME")
     init.add_argument("--bind", default="0.0.0.0", metavar="IP", help="the address that the broker listens at")
     init.add_argument("--port", type=int, default=MEMBER_PORT, help="for devices that are members")
     init.add_argument("--enrol-port", type=int, default=ENROL_PORT, help="for new devices")
     init.add_argument("--coordinator-port", type=int, default=COORDINATOR_PORT, help="for the coordinator, on loopback")
+    init.add_argument(
+        "--cluster-port", type=int, default=CLUSTER_PORT, help="for the nodes of a cluster among themselves"
+    )
     token = commands.add_parser("token", help="let a new device in: a file for it, good for one enrolment in 24 hours")
     token.add_argument("device", metavar="DEVICE_ID")
     token.add_argument("--out", type=Path, metavar="FILE", help=f"default: {DEVICE_FILE_NAME}")
@@ -85,7 +107,8 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     library.add_argument("--forget", metavar="SHA256", help="take the one whose hash begins so off the record")
     enrol = commands.add_parser("enrol", help="answer new devices while no run does")
-    broker = commands.add_parser("broker", help="run Mosquitto with the configuration that `init` made")
+    broker = commands.add_parser("broker", help="run the broker with the configuration that `init` made")
+    broker.add_argument("--node", type=int, metavar="N", help="which node of a cluster, from 1 on")
     for command in (token, members, ban, sign, wheels, library, enrol, broker):
         command.add_argument(
             "--dir", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="the folder of `init` (default: ./fleet)"
@@ -113,10 +136,17 @@ def main(arguments: argparse.Namespace) -> int:
         case "enrol":
             return _enrol(authority)
         case _:
-            return _broker(authority)
+            return _broker(authority, arguments.node)
 
 
-def _broker(authority: Authority) -> NoReturn:
+def _broker(authority: Authority, node: int | None) -> NoReturn:
+    if authority.cluster is not None:
+        folder, command = authority.cluster.command(node)
+        mosquitto.raise_file_limit()
+        os.chdir(folder)
+        os.execv(command[0], command)
+    if node is not None:
+        raise ConfigError(f"`--node` is {node}, but the broker of {authority.folder} is a Mosquitto; leave it out")
     binary = mosquitto.find()
     if not (authority.folder / mosquitto.CONFIGURATION_NAME).exists():
         authority.write_configuration()
@@ -134,6 +164,8 @@ def _init(arguments: argparse.Namespace) -> int:
         "enrol_port": arguments.enrol_port,
         "coordinator_port": arguments.coordinator_port,
     }
+    if arguments.broker == "nats":
+        values["nodes"] = _nodes(values["hosts"], arguments.port, arguments.cluster_port)
     try:
         settings = msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
@@ -141,12 +173,29 @@ def _init(arguments: argparse.Namespace) -> int:
     if not _is_address(settings.bind):
         raise ConfigError(f"`--bind` is {settings.bind!r}; give an IP address, e.g. 0.0.0.0 for all of this machine's")
     ports = (settings.port, settings.enrol_port, settings.coordinator_port)
-    if len(set(ports)) < len(ports):
+    if arguments.broker == "mosquitto" and len(set(ports)) < len(ports):
         raise ConfigError(f"the ports for members, new devices and the coordinator are {ports}; choose three different")
     authority = Authority.init(arguments.dir, settings)
     _say(f"authority of fleet {settings.fleet} in {authority.folder}: keep its .key files secret and backed up")
-    _say(f"start the broker: sparsyedge coordinator broker --dir {authority.folder}")
+    if authority.cluster is None:
+        _say(f"start the broker: sparsyedge coordinator broker --dir {authority.folder}")
+        return 0
+    for number, node in enumerate(authority.cluster.nodes, start=1):
+        command = f"sparsyedge coordinator broker --node {number} --dir {authority.folder}"
+        _say(f"start node {number} at {node.host}, port {node.port}: {command}")
+    _say(f"a node on another machine needs its folder in {authority.folder}/nodes there; see docs/how-to/cluster.md")
     return 0
+
+
+def _nodes(hosts: list[str], port: int, cluster_port: int) -> list[dict[str, object]]:
+    """Where the nodes listen: one on each of three machines, or, to try it out, three on one."""
+    if len(hosts) == 1:
+        return [{"host": hosts[0], "port": port + n, "cluster_port": cluster_port + n} for n in range(NODES)]
+    if len(hosts) != NODES or len(set(hosts)) < NODES:
+        raise ConfigError(
+            f"`--host` names {', '.join(hosts)}; `--broker nats` needs {NODES} machines, or one for all nodes"
+        )
+    return [{"host": host, "port": port, "cluster_port": cluster_port} for host in hosts]
 
 
 def _token(authority: Authority, arguments: argparse.Namespace) -> int:
@@ -213,7 +262,12 @@ def _member_table(ledger: Ledger) -> Table:
 def _revoke(authority: Authority, device: str) -> int:
     done = revoke(authority, device)
     _say(f"revoked {device}: {done.certificates} valid certificates until now, its tokens are void")
-    if not done.reloaded:
+    if not done.reloaded and authority.cluster is not None:
+        _say(
+            "not every node runs on this machine: copy nodes/N/users.conf to where node N does, and there run "
+            "`nats-server --signal reload=nats.pid` in its folder"
+        )
+    elif not done.reloaded:
         _say(
             f"no broker of {authority.folder} runs on this machine: copy crl.pem and members.acl to where it does, "
             f"and restart it there"

@@ -114,7 +114,9 @@ def _table_of(info: Any) -> type[msgspec.Struct] | None:
 
 
 def _type(info: Any) -> str:
-    (declared,) = _options(info)
+    declared, *others = _options(info)
+    if others:
+        return " or ".join(_type(option) for option in (declared, *others))
     extra = declared.extra if isinstance(declared, msgspec.inspect.Metadata) else None
     if extra and "path" in extra:
         return {"place": "path", "dataset": "name or path", "store": "path or URL"}[extra["path"]]
@@ -158,7 +160,9 @@ def _default(field: Any) -> str:
 
 
 def _allowed(info: Any) -> str:
-    (option,) = map(_bare, _options(info))
+    option, *others = map(_bare, _options(info))
+    if others:
+        return ", ".join(filter(None, map(_allowed, (option, *others))))
     if isinstance(option, msgspec.inspect.VarTupleType):
         return _allowed(option.item_type)
     if isinstance(option, msgspec.inspect.LiteralType):

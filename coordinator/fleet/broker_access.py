@@ -11,7 +11,7 @@ from sparsyedge.coordinator.authority.artifact_signing import load_signature, un
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.authority.enrolment_service import serving
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.edge.config import BrokerConfig
+from sparsyedge.edge.config import BrokerConfig, broker_list
 from sparsyedge.edge.errors import ArtifactError, ConfigError
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.mqtt import Link
@@ -50,7 +50,8 @@ def make_link(config: RunConfig, identity: str, will: tuple[str, bytes] | None =
     authority = open_authority(config)
     if authority is not None:
         return authority.link(identity, will)
-    return Link(config.broker.host, config.broker.port, identity=identity, will=will)
+    first, *others = ((broker.host, broker.port) for broker in broker_list(config.broker))
+    return Link(*first, identity=identity, will=will, others=others)
 
 
 def manifest_signature(config: RunConfig) -> str:

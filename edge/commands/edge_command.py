@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import signal
 import time
 import uuid
@@ -21,7 +22,7 @@ from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.commands.command_table import Command
 from sparsyedge.edge.compatibility import own_software
-from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
+from sparsyedge.edge.config import DataConfig, DeviceConfig, broker_list, load_config
 from sparsyedge.edge.data import Dataset, check_classes, form_of, load, share_out
 from sparsyedge.edge.data.form import describe
 from sparsyedge.edge.device.agent import Agent
@@ -51,6 +52,8 @@ SUBCOMMANDS = {
 WRITE_PROBE_NAME = "write-probe"
 WRITE_PROBE_BYTES = 64 * 1024
 LAST_WORD_S = 5.0
+KNOWN_S = 5.0
+KNOWN_TICK_S = 0.5
 """How long a device that cannot start tries to report it."""
 
 
@@ -148,10 +151,13 @@ def _member(config: DeviceConfig, *, samples: int) -> Member:
 
 
 def _link(config: DeviceConfig, member: Member, identity: Identity | None) -> Link:
+    first, *others = ((broker.host, broker.port) for broker in broker_list(config.broker))
+    # The nodes of a cluster may not tie client ids to certificates: then another member could end our connection.
+    unguessable = f"-{secrets.token_hex(8)}" if others else ""
     return Link(
-        config.broker.host,
-        config.broker.port,
-        identity=f"{config.fleet}-{config.id}",
+        *first,
+        others=others,
+        identity=f"{config.fleet}-{config.id}{unguessable}",
         will=(member.topics.status(config.id), offline_status(member.boot_id)),
         tls=identity.tls if identity else None,
     )
@@ -188,7 +194,7 @@ def _run(
     courier.join()
     _open(link, supervisor)
     supervisor.ready()
-    log.info("joined fleet %s at %s:%d", config.fleet, config.broker.host, config.broker.port)
+    log.info("joined fleet %s at %s:%d", config.fleet, link.host, link.port)
     try:
         with _stopped_by_signals(agent):
             agent.run()
@@ -203,7 +209,7 @@ def _open(link: Link, supervisor: Supervisor) -> None:
     """
     for tries in itertools.count():
         try:
-            link.open()
+            _open_once(link)
             return
         except LinkError as error:
             if not (supervisor.is_there and link.is_refused):
@@ -216,6 +222,19 @@ def _open(link: Link, supervisor: Supervisor) -> None:
             while time.monotonic() < until_s:
                 supervisor.alive()
                 time.sleep(1.0)
+
+
+def _open_once(link: Link) -> None:
+    """Connect; retries for a moment, because the nodes of a cluster may not know a brand-new certificate yet."""
+    known_by_s = time.monotonic() + KNOWN_S
+    while True:
+        try:
+            link.open()
+            return
+        except LinkError:
+            if not link.is_unknown or time.monotonic() > known_by_s:
+                raise
+        time.sleep(KNOWN_TICK_S)
 
 
 def _trust(config: DeviceConfig, identity: Identity | None, work_dir: Path) -> Trust | None:

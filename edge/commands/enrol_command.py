@@ -23,6 +23,7 @@ from sparsyedge.edge.security.enrolment_messages import (
     EnrolReply,
     EnrolRequest,
     NotEnrolled,
+    entry_reply,
     read_device_file,
     token_sha256,
     write_device_file,
@@ -53,7 +54,8 @@ def main(argv: list[str]) -> int:
         enrol(device, folder, timeout_s=options.timeout)
         print(f"{device.device} is enrolled, in {folder}")
     if device.token is not None:
-        write_device_file(options.file, msgspec.structs.replace(device, token=None, token_until=None))
+        used = {"token": None, "token_until": None, "entry_certificate": None, "entry_key": None}
+        write_device_file(options.file, msgspec.structs.replace(device, **used))
     if device.data is None:
         print(f'write a config with id = "{device.device}" and identity = "{folder}" for it')
     else:
@@ -77,11 +79,14 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
     identity = Identity(folder)
     key = identity.begin(ca=device.ca, signing_key=device.signing_key, token=device.token)
     # Newcomers are told apart only by client id, so it must be unguessable.
-    nonce = secrets.token_hex(16)
+    hashed = token_sha256(device.token)
+    nonce = secrets.token_hex(16) if device.entry_key is None else entry_reply(hashed)
     request = EnrolRequest(device=device.device, token=device.token, csr=make_csr(key, device.device), reply=nonce)
     # The broker admits only holders of a token: strangers cannot flood the coordinator.
-    login = (device.device, token_sha256(device.token))
-    link = Link(device.host, device.enrol_port, identity=nonce, tls=identity.trust, login=login)
+    login = (device.device, hashed) if device.entry_key is None else None
+    others = [(broker.host, broker.port) for broker in device.others]
+    tls = identity.keep_entry(device.entry_certificate, device.entry_key)
+    link = Link(device.host, device.enrol_port, identity=nonce, tls=tls, login=login, others=others)
     topics = Topics(device.fleet)
     link.subscribe(topics.enrol_reply(nonce))
     until_s = time.monotonic() + timeout_s
@@ -158,11 +163,12 @@ def _is_enrolled(folder: Path, device: str) -> bool:
 
 
 def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | None) -> DeviceConfig:
+    first = BrokerConfig(host=device.host, port=device.port)
     config = DeviceConfig(
         id=device.device,
         fleet=device.fleet,
         identity=str(folder),
-        broker=BrokerConfig(host=device.host, port=device.port),
+        broker=(first, *device.others) if device.others else first,
         data=data,
     )
     chosen = config.work_dir if work_dir is None else work_dir
@@ -181,16 +187,27 @@ def _toml(config: DeviceConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _add_table(lines: list[str], name: str, table: dict[str, Any]) -> None:
+def _add_table(lines: list[str], name: str, table: dict[str, Any], *, is_item: bool = False) -> None:
     if name:
-        lines.append(f"[{name}]")
+        lines.append(f"[[{name}]]" if is_item else f"[{name}]")
     values = {key: value for key, value in table.items() if value is not None}
+    tables = {key: value for key, value in values.items() if _is_table(value)}
     lines += [
         # The one character that is legal in a JSON string and not in TOML.
         f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for key, value in values.items()
-        if not isinstance(value, dict)
+        if key not in tables
     ]
-    for key, value in values.items():
+    for key, value in tables.items():
+        path = f"{name}.{key}" if name else key
         if isinstance(value, dict):
-            _add_table(lines, f"{name}.{key}" if name else key, value)
+            _add_table(lines, path, value)
+        else:
+            for item in value:
+                _add_table(lines, path, item, is_item=True)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value)
+    )

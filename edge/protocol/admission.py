@@ -11,7 +11,7 @@ from typing import Final
 from sparsyedge.edge.protocol.broker_refusal import ask_why, explain, retry_delay_s
 from sparsyedge.edge.protocol.tls import Tls
 
-__all__ = ["Admission", "Refusal"]
+__all__ = ["Admission", "Refusal", "membership_doubt"]
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,11 @@ class Refusal:
 
     code: int
     text: str
+
+
+def membership_doubt(refusal: Refusal) -> str:
+    """What a refusal means for a member, and what to do."""
+    return f"{refusal.text}; ask the operator whether this device is still a member of the fleet"
 
 
 class Admission:
@@ -91,7 +96,7 @@ class Admission:
         refusal, self.refusal = self.refusal, None
         turned_away, self._turned_away = self._turned_away, False
         if refusal is not None:
-            return f"{refusal.text}; ask the operator whether this device is still a member of the fleet"
+            return membership_doubt(refusal)
         if isinstance(turned_away, ssl.SSLError):
             return self.why(turned_away)
         return self.why(None) if turned_away else None

@@ -1,7 +1,8 @@
 """The channel over MQTT, for devices and coordinator alike.
 
 A link never relies on a session kept by the broker. After every connect it renews its subscriptions. It reports
-`Connected` once the broker has confirmed them; messages may arrive earlier.
+`Connected` once the broker has confirmed them; messages may arrive earlier. It may know several brokers, the nodes of a
+cluster: then it goes from one that is lost or does not answer to the next (`route.py`).
 
 The client's network thread calls the link back to queue arrivals, to track acknowledgements, and to pause between
 reconnect attempts. Everything else happens in the owner's thread.
@@ -10,21 +11,24 @@ reconnect attempts. Everything else happens in the owner's thread.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.protocol import subscriptions
-from sparsyedge.edge.protocol.admission import Admission, Refusal
+from sparsyedge.edge.protocol.admission import Admission, Refusal, membership_doubt
 from sparsyedge.edge.protocol.arrivals import Arrivals
 from sparsyedge.edge.protocol.channel import Connected, Event, Received
 from sparsyedge.edge.protocol.chunks import PACKET_OVERHEAD_BYTES, chunk_bytes_within
 from sparsyedge.edge.protocol.in_flight import Window
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES
 from sparsyedge.edge.protocol.mqtt_client import MqttClient, Will, speaks_mqtt_5
+from sparsyedge.edge.protocol.route import Address, Route
 from sparsyedge.edge.protocol.subscriptions import Subscriptions
 from sparsyedge.edge.protocol.tls import Tls, client_context, reload_identity, require_tls
 
@@ -36,6 +40,7 @@ CONNACK_TIMEOUT_S: Final = 5.0
 RETRY_OPEN_S: Final = 0.5
 CLOSE_TIMEOUT_S: Final = 2.0
 RECONNECT_JITTER_S: Final = 2.0
+ASK_AGAIN_S: Final = 3.0
 
 
 class Link:
@@ -50,27 +55,30 @@ class Link:
         will: Will | None = None,
         tls: Tls | None = None,
         login: tuple[str, str] | None = None,
+        others: Sequence[tuple[str, int]] = (),
     ) -> None:
         """Create a closed link; raises SecurityError if it would leave this machine unencrypted.
 
-        `login` is a name and a password, for brokers that require them.
+        `login` is a name and a password, for brokers that require them; `others` are the cluster's other nodes.
         """
-        require_tls(host, tls, what="the MQTT broker")
+        addresses = [Address(host, port), *(Address(*other) for other in others)]
+        for address in addresses:
+            require_tls(address.host, tls, what="the MQTT broker")
         self._tls_files = tls
         self._tls = client_context(tls) if tls else None
-        self.host = host
-        self.port = port
         self.identity = identity
         self._will = will
         self._login = login
         self._client: MqttClient | None = None
         self._arrivals = Arrivals()
-        self._admission = Admission(host, port, tls)
+        self._route = Route(addresses, tls)
         self._closing = threading.Event()
         # Guards everything below. Never held while calling the client: its callbacks hold the client's own locks.
         self._changed = threading.Condition()
         self._subscriptions = Subscriptions()
         self._window = Window()
+        self._ask_again_s = math.inf
+        """When to renew subscriptions of which one was refused."""
         self._up = False
         self._opened = False
         self._gone = False
@@ -79,19 +87,32 @@ class Link:
         self._packet_limit: int | None = None
 
     @property
+    def host(self) -> str:
+        """The host of the broker that the link tries or uses."""
+        return self._route.address.host
+
+    @property
+    def port(self) -> int:
+        return self._route.address.port
+
+    @property
+    def _admission(self) -> Admission:
+        return self._route.here
+
+    @property
     def _is_device(self) -> bool:
         """Whether the last will has content. Only a device's has: it says that the device is offline."""
         return self._will is not None and bool(self._will[1])
 
     @property
     def is_refused(self) -> bool:
-        """Whether the broker is up but refuses this device; retrying soon is pointless."""
-        return self._admission.trouble is not None
+        """Whether a broker is up but refuses this device, and none admits it; retrying soon is pointless."""
+        return not self._up and any(stop.trouble is not None for stop in self._route.stops)
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the broker's last refusal was about the name or the password."""
-        return self._admission.is_unknown
+        """Whether a broker's last refusal was about the name or the password."""
+        return any(stop.is_unknown for stop in self._route.stops)
 
     @property
     def chunk_bytes(self) -> int:
@@ -103,33 +124,40 @@ class Link:
     def open(self, timeout_s: float = 10.0) -> None:
         """Connect, with MQTT 5 if the broker speaks it, else 3.1.1; raises LinkError after `timeout_s`."""
         until_s = time.monotonic() + timeout_s
-        problem, self._admission.trouble = "no answer", None
+        self._route.begin()
         self._reload_identity()
         while (left_s := until_s - time.monotonic()) > 0:
-            try:
-                is_mqtt_5 = speaks_mqtt_5(self.host, self.port, self._tls, min(left_s / 2, CONNACK_TIMEOUT_S))
-                left_s = max(RETRY_OPEN_S, until_s - time.monotonic())
-                if self._try_open(min(left_s, CONNACK_TIMEOUT_S), is_mqtt_5=is_mqtt_5):
-                    return
-            except OSError as error:
-                problem = str(error)
-                is_refusal = isinstance(error, ssl.SSLError | ConnectionResetError)
-                why = self._admission.why(error) if is_refusal else None
-            else:
-                if self._admission.refusal:
-                    problem = self._admission.refusal.text
-                    break
-                problem = "it closed the connection or did not answer"
-                why = self._admission.why(None)
-            if why:
-                # Waiting will change neither the broker nor this device.
-                self._admission.trouble = why
-                raise LinkError(f"cannot connect to the MQTT broker at {self.host}:{self.port}: {why}")
-            self._closing.wait(min(RETRY_OPEN_S, max(0.0, until_s - time.monotonic())))
-        raise LinkError(
-            f"cannot connect to the MQTT broker at {self.host}:{self.port} as {self.identity}: {problem}; "
-            f"check that the broker runs there and that host and port in the config are right"
-        )
+            # A broker that keeps silent must leave time for those after it.
+            if self._enter(time.monotonic() + left_s / self._route.left_of_lap):
+                return
+            if self._route.is_hopeless:
+                # Waiting will change neither the brokers nor this device.
+                break
+            if self._route.try_next():
+                self._closing.wait(min(RETRY_OPEN_S, max(0.0, until_s - time.monotonic())))
+        raise LinkError(self._route.failure(self.identity))
+
+    def _enter(self, until_s: float) -> bool:
+        """Try this broker once; if it does not let us in, note why."""
+        admission, error = self._admission, None
+        try:
+            left_s = until_s - time.monotonic()
+            is_mqtt_5 = speaks_mqtt_5(self.host, self.port, self._tls, min(left_s / 2, CONNACK_TIMEOUT_S))
+            left_s = max(RETRY_OPEN_S, until_s - time.monotonic())
+            if self._try_open(min(left_s, CONNACK_TIMEOUT_S), is_mqtt_5=is_mqtt_5):
+                return True
+        except OSError as failure:
+            error = failure
+        if error is None and admission.refusal:
+            if self._tls_files is not None and self._tls_files.certificate is not None:
+                admission.trouble = membership_doubt(admission.refusal)
+            self._route.note_problem(admission.trouble or admission.refusal.text, is_final=True)
+            return False
+        may_be_refusal = error is None or isinstance(error, ssl.SSLError | ConnectionResetError)
+        admission.trouble = admission.why(error) if may_be_refusal else None
+        problem = "it closed the connection or did not answer" if error is None else str(error)
+        self._route.note_problem(admission.trouble or problem, is_final=admission.trouble is not None)
+        return False
 
     def _try_open(self, timeout_s: float, *, is_mqtt_5: bool) -> bool:
         """Try once; False if the broker refused or kept silent. Raises OSError if there is none."""
@@ -145,6 +173,7 @@ class Link:
             will=self._will,
             tls=self._tls,
             login=self._login,
+            is_alone=self._route.is_single,
         )
         client.start(self.host, self.port, timeout_s)
         with self._changed:
@@ -209,7 +238,7 @@ class Link:
         if self._packet_limit is not None and len(payload) + PACKET_OVERHEAD_BYTES > self._packet_limit:
             raise MessageTooLarge(
                 f"a message of {len(payload)} bytes to {topic} is too large for the MQTT broker at "
-                f"{self.host}:{self.port}, which takes packets of {self._packet_limit}; raise its limit"
+                f"{self._route.address}, which takes packets of {self._packet_limit}; raise its limit"
             )
         packet = client.publish(topic, payload, retain=retain)
         with self._changed:
@@ -218,16 +247,16 @@ class Link:
     def _stuck(self, timeout_s: float) -> LinkError:
         """Why no message could go out."""
         if self._admission.trouble and not self._up:
-            return LinkError(f"the MQTT broker at {self.host}:{self.port} takes no message: {self._admission.trouble}")
-        problem = f"{len(self._window)} are unacknowledged" if self._up else "it is unreachable"
-        return LinkError(
-            f"the MQTT broker at {self.host}:{self.port} took no message for {timeout_s:g} s: {problem}; "
-            f"check the broker and the network"
-        )
+            return LinkError(f"the MQTT broker at {self._route.address} takes no message: {self._admission.trouble}")
+        if self._up:
+            what = f"the MQTT broker at {self._route.address} took no message for {timeout_s:g} s: "
+            return LinkError(f"{what}{len(self._window)} are unacknowledged; check the broker and the network")
+        return LinkError(f"{self._route.silence(timeout_s)}; check the broker and the network")
 
     def receive(self, timeout_s: float) -> Event | None:
         """The next message or event, or None after `timeout_s`; 0 does not wait."""
         self._check_silence()
+        self._ask_again()
         return self._arrivals.take(timeout_s)
 
     def _send_subscribe(self, client: MqttClient, pattern: str) -> None:
@@ -245,14 +274,30 @@ class Link:
         if self._client:
             self._client.cut()
 
+    def _ask_again(self) -> None:
+        """Renew all subscriptions a while after one was refused: a node that has lost its cluster's leader refuses."""
+        with self._changed:
+            if not self._up or time.monotonic() < self._ask_again_s:
+                return
+            self._ask_again_s = math.inf
+            client, patterns = self._client, list(self._subscriptions.patterns)
+        if client is None:
+            return
+        for pattern in patterns:
+            self._send_subscribe(client, pattern)
+        with self._changed:
+            if self._subscriptions.begin_renewal():
+                self._arrivals.put(Connected())
+
     # ---- what the client reports, in the network thread --------------------------------------------------------------
 
-    def before_reconnect(self) -> None:
+    def before_reconnect(self) -> tuple[str, int]:
         """Spread out a fleet's reconnects after a broker failure, and back off if the broker refuses this link."""
-        wait_s = self._admission.before_retry()
+        wait_s = self._route.leave()
         if self._closing.wait(wait_s + random.uniform(0, RECONNECT_JITTER_S)):
             raise ConnectionAbortedError("the link is closing")
         self._reload_identity()
+        return self._route.address
 
     def connect_failed(self, error: BaseException | None) -> None:
         self._admission.note_failure(error)
@@ -265,10 +310,10 @@ class Link:
 
     def connected(self, client: MqttClient, packet_limit: int | None) -> None:
         with self._changed:
-            back = self._opened
-            self._admission.note_admitted()
+            back, before = self._opened, self._route.note_up()
             self._packet_limit = packet_limit
             self._subscriptions.reset()
+            self._ask_again_s = math.inf
             patterns = list(self._subscriptions.patterns)
         # Subscribe first: a publisher may be waiting for the answer to its message.
         for pattern in patterns:
@@ -279,8 +324,10 @@ class Link:
             self._changed.notify_all()
         for pattern in late:
             self._send_subscribe(client, pattern)
-        if back:
-            log.info("connected to the broker at %s:%d again", self.host, self.port)
+        if back and before:
+            log.info("connected to the broker at %s, after the one at %s", self._route.address, before)
+        elif back:
+            log.info("connected to the broker at %s again", self._route.address)
         # amqtt may lose a message that arrives before it has handled a subscription, so tell the owner only afterwards.
         with self._changed:
             if self._subscriptions.begin_renewal():
@@ -294,7 +341,7 @@ class Link:
         self._give_up_opening(client)
         if was_up and problem is not None:
             hint = self._admission.note_loss(is_device=self._is_device)
-            log.warning("lost the broker at %s:%d: %s; connecting again%s", self.host, self.port, problem, hint)
+            log.warning("lost the broker at %s: %s; connecting again%s", self._route.address, problem, hint)
 
     def _give_up_opening(self, client: MqttClient) -> None:
         """Stop the client from retrying a failed first connection: `open` decides what to do."""
@@ -320,5 +367,7 @@ class Link:
         with self._changed:
             if self._subscriptions.answered(packet):
                 self._arrivals.put(Connected())
+            if problems and not self._route.is_single:
+                self._ask_again_s = time.monotonic() + ASK_AGAIN_S
         for problem in problems:
             log.warning("the broker refused a subscription of %s: %s", self.identity, problem)

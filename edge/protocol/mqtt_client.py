@@ -58,8 +58,8 @@ Will = tuple[str, bytes]
 class ClientOwner(Protocol):
     """The callbacks of a client, always in its network thread. Only `before_reconnect` may block."""
 
-    def before_reconnect(self) -> None:
-        """Another attempt is about to begin; raises OSError to cancel it."""
+    def before_reconnect(self) -> tuple[str, int]:
+        """Another attempt is about to begin; returns host and port to try, raises OSError to cancel it."""
 
     def connect_failed(self, error: BaseException | None) -> None:
         """An attempt failed before the broker could answer."""
@@ -116,8 +116,12 @@ class MqttClient:
         will: Will | None,
         tls: ssl.SSLContext | None,
         login: tuple[str, str] | None,
+        is_alone: bool = True,
     ) -> None:
-        """With `keeps_session`, an MQTT 5 broker keeps messages for us during a short absence."""
+        """With `keeps_session`, an MQTT 5 broker keeps messages for us during a short absence.
+
+        `is_alone` says that there is one broker; among several, the owner knows when to slow down.
+        """
         self.is_mqtt_5 = is_mqtt_5
         self._owner = owner
         self._keeps_session = keeps_session
@@ -135,7 +139,7 @@ class MqttClient:
         if will:
             self._client.will_set(will[0], will[1], qos=1, retain=True)
         self._client.max_inflight_messages_set(WINDOW_MESSAGES)
-        self._client.reconnect_delay_set(RECONNECT_MIN_S, RECONNECT_MAX_S)
+        self._client.reconnect_delay_set(RECONNECT_MIN_S, RECONNECT_MAX_S if is_alone else RECONNECT_MIN_S)
         self._client.on_connect = self._on_connect
         self._client.on_connect_fail = self._on_connect_fail
         self._client.on_disconnect = self._on_disconnect
@@ -148,14 +152,15 @@ class MqttClient:
     def start(self, host: str, port: int, timeout_s: float) -> None:
         """Send the CONNECT and start the network thread, which reports the answer; raises OSError without a broker."""
         self._client.connect_timeout = timeout_s
-        if self.is_mqtt_5:
-            properties = _connect_properties(keeps_session=self._keeps_session)
-            clean_start = MQTT_CLEAN_START_FIRST_ONLY
-            self._client.connect(host, port, KEEPALIVE_S, clean_start=clean_start, properties=properties)
-        else:
-            self._client.connect(host, port, KEEPALIVE_S)
-        self._client.on_pre_connect = lambda client, userdata: self._owner.before_reconnect()
+        self._client.connect(host, port, KEEPALIVE_S, **self._connect_options())
+        self._client.on_pre_connect = self._on_pre_connect
         self._client.loop_start()
+
+    def _connect_options(self) -> dict[str, Any]:
+        if not self.is_mqtt_5:
+            return {}
+        properties = _connect_properties(keeps_session=self._keeps_session)
+        return {"clean_start": MQTT_CLEAN_START_FIRST_ONLY, "properties": properties}
 
     def give_up(self) -> None:
         """Stop reconnecting."""
@@ -203,6 +208,12 @@ class MqttClient:
         return info.mid
 
     # ---- what paho calls, in the network thread ----------------------------------------------------------------------
+
+    def _on_pre_connect(self, client: Client, userdata: Any) -> None:
+        host, port = self._owner.before_reconnect()
+        if (host, port) != (client.host, client.port):
+            # paho is between two connections here: this only sets where its next socket goes.
+            client.connect_async(host, port, KEEPALIVE_S, **self._connect_options())
 
     def _on_connect_fail(self, client: Client, userdata: Any) -> None:
         # paho calls this inside its exception handler and does not pass the error.

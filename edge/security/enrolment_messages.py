@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from sparsyedge.edge.config import DataConfig, Identifier, Port
+from sparsyedge.edge.config import MAX_BROKERS, BrokerConfig, DataConfig, Identifier, Port
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.protocol.messages import Message
 from sparsyedge.edge.storage import write_atomically
@@ -26,6 +26,7 @@ __all__ = [
     "EnrolRequest",
     "Enrolled",
     "NotEnrolled",
+    "entry_reply",
     "parse_device_file",
     "read_device_file",
     "token_sha256",
@@ -70,6 +71,12 @@ class DeviceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """When the token expires, in seconds since 1970. For people; the coordinator uses its own record."""
     data: DataConfig | None = None
     """The device's data; without it, someone must write the device's config by hand."""
+    others: Annotated[tuple[BrokerConfig, ...], msgspec.Meta(max_length=MAX_BROKERS - 1)] = ()
+    """The other nodes of a cluster of brokers, all for new and enrolled devices alike."""
+    entry_certificate: Pem | None = None
+    """A certificate for the enrolment alone, where the broker asks everybody for one; void with the token."""
+    entry_key: Pem | None = None
+    """The key of that certificate; the enrolment removes it from the file, with the token."""
 
 
 class EnrolRequest(Message, frozen=True):
@@ -104,6 +111,11 @@ def token_sha256(token: str) -> str:
     Plain SHA-256 is enough for 256 random bits: there is nothing to guess.
     """
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def entry_reply(token_hash: str) -> str:
+    """Where the answer goes if the broker must know that beforehand; only the token's holder can tell."""
+    return hashlib.sha256(f"reply {token_hash}".encode()).hexdigest()[:32]
 
 
 def read_device_file(path: Path) -> DeviceFile:

@@ -23,6 +23,8 @@ CA_NAME = "ca.pem"
 CERTIFICATE_NAME = "device.pem"
 KEY_NAME = "device.key"
 SIGNING_KEY_NAME = "signing.pub"
+ENTRY_NAME = "entry.pem"
+ENTRY_KEY_NAME = "entry.key"
 TOKEN_MARK_NAME = "token.sha256"
 """The hash of the token that the key was made for."""
 
@@ -88,6 +90,14 @@ class Identity:
             write_atomically(mark, token_sha256, private=True)
         return self._key()
 
+    def keep_entry(self, certificate: str | None, key: str | None) -> Tls:
+        """The credentials for an enrolment: a certificate for that alone, where the broker asks for one."""
+        if certificate is None or key is None:
+            return self.trust
+        write_atomically(self.folder / ENTRY_NAME, certificate.encode())
+        write_atomically(self.folder / ENTRY_KEY_NAME, key.encode(), private=True)
+        return Tls(self.folder / CA_NAME, self.folder / ENTRY_NAME, self.folder / ENTRY_KEY_NAME)
+
     def is_of(self, device: str) -> bool:
         """Whether this identity belongs to that device."""
         try:
@@ -100,6 +110,8 @@ class Identity:
         """Store the certificate; raises SecurityError unless the pinned authority issued it for this device and key."""
         self._check(certificate, device)
         write_atomically(self.folder / CERTIFICATE_NAME, certificate.encode())
+        for name in (ENTRY_NAME, ENTRY_KEY_NAME):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _check(self, certificate: str, device: str) -> None:
         try:

@@ -46,6 +46,11 @@ class Inviter:
     def invite(self, device: str) -> DeviceFile:
         """The device's file, with the user's choice of host and the card's data set."""
         made = self.ready or self._ask(device)
+        if self.host is not None and made.others:
+            raise FlashError(
+                f"--coordinator is {self.host}, but the broker is a cluster, and the device file names its nodes; "
+                f"leave it out"
+            )
         data = made.data
         if self.dataset and self.ready is not None:
             data = DataConfig(dataset=self.dataset, partition=data.partition if data else None)

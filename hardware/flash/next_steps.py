@@ -53,6 +53,9 @@ def _before(device: DeviceFile) -> str:
 
 
 def _ports(device: DeviceFile) -> str:
+    if device.others:
+        places = [f"{device.host}:{device.port}", *(f"{broker.host}:{broker.port}" for broker in device.others)]
+        return f"one of {', '.join(places)}"
     return f"{device.host}, ports {device.port} and {device.enrol_port}"
 
 

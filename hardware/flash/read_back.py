@@ -39,6 +39,7 @@ class CardReport:
             f"first boot   {self.system.first_boot}",
             f"device       {device.device} of fleet {device.fleet}",
             f"coordinator  {device.host}, members {device.port}, new devices {device.enrol_port}",
+            *(f"             or {broker.host}, port {broker.port}" for broker in device.others),
             f"token        {self._token(now_s)}",
             f"installs     sparsyedge from {len(self.wheels)} wheels on the card",
             f"trains on    {trains}" + (f" ({', '.join(self.data)} on the card)" if self.data else ""),

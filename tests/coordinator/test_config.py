@@ -16,6 +16,7 @@ from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.coordinator.config import RunConfig, load_run_config
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.resume import check_same_run
+from sparsyedge.edge.config import BrokerConfig
 from sparsyedge.edge.errors import ConfigError, RunError
 
 MINIMAL = """
@@ -65,7 +66,7 @@ def test_everything__valid(tmp_path: Path) -> None:
     """
     config = read(tmp_path, more)
     assert (config.updates_needed, config.devices_needed, config.learning_rate.end) == (2, 3, 0.02)
-    assert config.broker.port == 8883
+    assert config.broker == BrokerConfig(host="10.0.0.1", port=8883)
 
 
 def test_a_place_for_blobs_is_a_folder_beside_the_file_or_a_bucket__valid(tmp_path: Path) -> None:

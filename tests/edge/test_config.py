@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from sparsyedge.edge.config import DeviceConfig, Port, Section, load_config
+from sparsyedge.edge.config import BrokerConfig, DeviceConfig, Port, Section, broker_list, load_config
 from sparsyedge.edge.errors import ConfigError
 
 SMALLEST = 'id = "pi-01"\n[data]\ndataset = "digits"\n'
@@ -29,7 +29,7 @@ def refuse(tmp_path: Path, text: str) -> str:
 def test_defaults_serve_a_device_beside_its_broker(tmp_path: Path) -> None:
     config = load(tmp_path, SMALLEST)
     assert (config.id, config.data.dataset, config.fleet) == ("pi-01", "digits", "default")
-    assert (config.broker.host, config.broker.port) == ("127.0.0.1", 1883)
+    assert config.broker == BrokerConfig(host="127.0.0.1", port=1883)
 
 
 def test_a_device_trains_with_the_cores_that_it_has(tmp_path: Path) -> None:
@@ -113,7 +113,30 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         """,
     )
     assert config.data.partition is not None
-    assert (config.data.partition.index, config.broker.host, config.fleet) == (3, "broker.local", "attic")
+    assert (config.data.partition.index, config.fleet) == (3, "attic")
+    assert config.broker == BrokerConfig(host="broker.local", port=8883)
+
+
+def test_a_device_may_know_several_brokers(tmp_path: Path) -> None:
+    config = load(tmp_path, SMALLEST + '[[broker]]\nhost = "b1"\n[[broker]]\nhost = "b2"\nport = 8883\n')
+    assert broker_list(config.broker) == (BrokerConfig(host="b1"), BrokerConfig(host="b2", port=8883))
+    assert broker_list(load(tmp_path, SMALLEST).broker) == (BrokerConfig(),)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('[[broker]]\nhost = "b1"\n[[broker]]\nport = 0\n', "key `broker[1].port` has value 0"),
+        ('[[broker]]\nhots = "b1"\n', "unknown key `broker[0].hots`; did you mean `host`?"),
+        ("[broker]\nport = 99999\n", "allowed: at least 1 and at most 65535"),
+    ],
+)
+def test_a_mistake_in_a_list_of_brokers_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in refuse(tmp_path, SMALLEST + text)
+
+
+def test_a_list_of_brokers_has_at_least_one(tmp_path: Path) -> None:
+    assert "key `broker` has value []" in refuse(tmp_path, "broker = []\n" + SMALLEST)
 
 
 def test_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
@@ -150,7 +173,7 @@ def test_missing_key_is_named(tmp_path: Path) -> None:
         ('fleet = "#"', "key `fleet` has value '#': expected `str` matching"),
         ('fleet = ""', "key `fleet` has value '': expected `str` matching"),
         ('fleet = "home\\n"', "key `fleet` has value 'home\\n': expected `str` matching"),
-        ("broker = 3", "key `broker` has value 3: expected `object`, got `int`"),
+        ("broker = 3", "key `broker` has value 3: expected `object | array`, got `int`"),
         ("idle_s = inf", "key `idle_s` has value inf: expected `float` <= 600.0; allowed: at least 0 and at most 600"),
         ("idle_s = nan", "key `idle_s` has value nan: expected `float` >= 0.0; allowed: at least 0 and at most 600"),
     ],

@@ -5,17 +5,13 @@ from __future__ import annotations
 import socket
 import ssl
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fixtures.probe import LIMIT_S, Probe, probe
 from fixtures.secured import login_of, make_authority, make_member
-from paho.mqtt.client import Client, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from sparsyedge.coordinator.authority import mosquitto
 from sparsyedge.coordinator.authority.authority import Authority
@@ -27,7 +23,6 @@ from sparsyedge.edge.protocol.tls import Tls, client_context
 
 pytestmark = pytest.mark.mosquitto
 
-LIMIT_S = 60.0
 DEVICES = ("pi-01", "pi-02", "pi-03")
 TOPICS = Topics("lab")
 SHA = "ab" * 32
@@ -42,76 +37,6 @@ def connect_as(name: str, password: str) -> bytes:
     rest = b"\x00\x04MQTT\x04\xc2\x00\x3c" + fields
     assert len(rest) < 128
     return b"\x10" + bytes([len(rest)]) + rest
-
-
-class Probe:
-    """A bare MQTT 5 client: what it was sent, and what the broker said to each of its messages."""
-
-    def __init__(self, port: int, tls: Tls, *, client_id: str = "", login: tuple[str, str] | None = None) -> None:
-        self.received: list[tuple[str, bytes]] = []
-        self.ended = threading.Event()
-        self._answers: dict[int, int] = {}
-        self._subscribed = threading.Event()
-        self._changed = threading.Condition()
-        self._client = Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=client_id,
-            protocol=MQTTProtocolVersion.MQTTv5,
-            reconnect_on_failure=False,
-        )
-        self._client.tls_set_context(client_context(tls))
-        if login:
-            self._client.username_pw_set(*login)
-        self._client.on_message = self._on_message
-        self._client.on_publish = self._on_publish
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_disconnect = lambda *_: self.ended.set()
-        connected = threading.Event()
-        self._client.on_connect = lambda *_: connected.set()
-        self._client.connect("127.0.0.1", port)
-        self._client.loop_start()
-        if not connected.wait(LIMIT_S):
-            self.close()
-            raise AssertionError("no answer to the connect")
-
-    def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
-        with self._changed:
-            self.received.append((message.topic, bytes(message.payload)))
-            self._changed.notify_all()
-
-    def _on_publish(self, client: Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
-        with self._changed:
-            self._answers[mid] = reason.value
-            self._changed.notify_all()
-
-    def subscribe(self, pattern: str) -> None:
-        self._subscribed.clear()
-        self._client.subscribe(pattern, qos=1)
-        assert self._subscribed.wait(LIMIT_S)
-
-    def publish(self, topic: str, payload: bytes = b"x", *, retain: bool = False) -> int:
-        """The broker's verdict on a message; it has passed it on by then."""
-        mid = self._client.publish(topic, payload, qos=1, retain=retain).mid
-        with self._changed:
-            assert self._changed.wait_for(lambda: mid in self._answers, LIMIT_S)
-            return self._answers[mid]
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(condition, LIMIT_S)
-
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
-@contextmanager
-def probe(port: int, tls: Tls, *, client_id: str = "", login: tuple[str, str] | None = None) -> Iterator[Probe]:
-    opened = Probe(port, tls, client_id=client_id, login=login)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 @pytest.fixture

@@ -3,89 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fixtures.bench import LIMIT_S, Bench
 from fixtures.secured import free_ports
 
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.record.store import Store
-from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.channel import Received
 
-SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
-LIMIT_S = 300.0
 DEVICES = ("pi-01", "pi-02")
 
 pytestmark = pytest.mark.mosquitto
-
-
-class Bench:
-    """A folder with processes at work in it; all are ended with the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        self._running: list[subprocess.Popen[bytes]] = []
-
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [SPARSYEDGE, *arguments],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-            )
-        self._running.append(process)
-        return process
-
-    def call(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [SPARSYEDGE, *arguments],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-            env=self._environment,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def log(self, name: str) -> str:
-        path = self.folder / f"{name}.log"
-        return path.read_text() if path.exists() else ""
-
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        until_s = time.monotonic() + LIMIT_S
-        while not condition():
-            if time.monotonic() > until_s:
-                logs = {path.name: path.read_text()[-3000:] for path in self.folder.glob("*.log")}
-                pytest.fail(f"{what} did not happen within {LIMIT_S:g} s: {json.dumps(logs, indent=1)}")
-            time.sleep(0.05)
-
-    def rounds_closed(self) -> int:
-        try:
-            with closing(Store.open(self.folder / "run")) as store:
-                return len(store.rounds())
-        except RunError:
-            return 0
-
-    def end(self) -> None:
-        for process in self._running:
-            if process.poll() is None:
-                process.kill()
-            process.wait(LIMIT_S)
 
 
 @pytest.fixture

@@ -86,3 +86,64 @@ def test_a_mistake_is_one_sentence_that_names_it(folder: Path, words: list[str],
         main(words)
     assert "\n" not in str(caught.value)
     assert not (folder / "new").exists()
+
+
+def test_init_makes_a_cluster_of_three_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "fleet", "--broker", "nats", "--host", "a.lan,b.lan,c.lan"]) == 0
+    assert "coordinator broker --node 3 --dir fleet" in capsys.readouterr().out
+    for number in (1, 2, 3):
+        node = tmp_path / "fleet" / "nodes" / str(number)
+        assert {path.name for path in node.iterdir()} == {
+            *("nats.conf", "users.conf", "server.pem", "server.key", "route.pem", "route.key"),
+            *("clients-ca.pem", "routes-ca.pem"),
+        }
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (*node.glob("*.key"), node / "users.conf"))
+        text = (node / "nats.conf").read_text()
+        assert text.count("verify_and_map: true") == 2
+        assert "deny" not in text + (node / "users.conf").read_text()
+    assert not (tmp_path / "fleet" / "mosquitto.conf").exists()
+    assert main(["token", "pi-01"]) == 0
+    device = read_device_file(tmp_path / "sparsyedge-device.json")
+    assert {device.host, *(broker.host for broker in device.others)} == {"a.lan", "b.lan", "c.lan"}
+    assert device.entry_key is not None
+    assert main(["revoke", "pi-01"]) == 0
+    assert "copy nodes/N/users.conf to where node N does" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["init", "x", "--broker", "nats", "--host", "a,b"], "`--host` names a, b; `--broker nats` needs 3 machines"),
+        (["init", "x", "--broker", "nats", "--host", "a", "--fleet", "a.b"], "cannot be the name of a fleet over NATS"),
+        (["broker"], "`--node` is not given; this fleet's cluster has the nodes 1 to 3"),
+        (["broker", "--node", "4"], "`--node` is 4; this fleet's cluster has the nodes 1 to 3"),
+    ],
+)
+def test_mistakes_with_clusters_are_sentences(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "fleet", "--broker", "nats", "--host", "127.0.0.1"]) == 0
+    with pytest.raises(SparsyedgeError) as caught:
+        main(arguments)
+    assert sentence in str(caught.value)
+
+
+def test_a_mosquitto_has_no_nodes(folder: Path) -> None:
+    with pytest.raises(SparsyedgeError, match="is a Mosquitto; leave it out"):
+        main(["broker", "--node", "1"])
+
+
+def test_a_program_of_the_operator_brings_lists_to_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "fleet", "--broker", "nats", "--host", "a.lan,b.lan,c.lan"]) == 0
+    hook = tmp_path / "fleet" / "reload-nodes"
+    hook.write_text("#!/bin/sh\ncp nodes/2/users.conf brought.conf\n")
+    hook.chmod(0o700)
+    assert main(["token", "pi-01"]) == 0
+    assert "enrol.req.pi-01" in (tmp_path / "fleet" / "brought.conf").read_text()

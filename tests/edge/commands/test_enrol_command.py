@@ -18,7 +18,7 @@ from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.authority.enrolment_service import serving
 from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.edge.commands.enrol_command import enrol, main
-from sparsyedge.edge.config import DataConfig, DeviceConfig, PartitionConfig, load_config
+from sparsyedge.edge.config import DataConfig, DeviceConfig, PartitionConfig, broker_list, load_config
 from sparsyedge.edge.errors import LinkError, SecurityError
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls
@@ -48,8 +48,9 @@ def test_a_device_becomes_a_member_and_its_token_is_gone(answering: Authority, t
     assert read_device_file(file).token is None
     config = load_config(folder / "device.toml", DeviceConfig)
     assert (config.id, config.fleet, config.data) == ("pi-01", "lab", DATA)
-    assert (config.identity, config.broker.port) == (str(folder), answering.settings.port)
-    link = Link(config.broker.host, config.broker.port, identity="pi-01", tls=identity.tls)
+    (broker,) = broker_list(config.broker)
+    assert (config.identity, broker.port) == (str(folder), answering.settings.port)
+    link = Link(broker.host, broker.port, identity="pi-01", tls=identity.tls)
     link.open(LIMIT_S)
     link.close()
     # Run it again, like a service that starts at every boot.

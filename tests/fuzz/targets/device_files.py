@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from sparsyedge.edge.commands.enrol_command import _config, _toml
-from sparsyedge.edge.config import DataConfig, DeviceConfig, PartitionConfig, read_section
+from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig, PartitionConfig, broker_list, read_section
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.security.enrolment_messages import DeviceFile, parse_device_file
 
@@ -29,7 +29,13 @@ HONEST = DeviceFile(
 
 def seeds() -> list[bytes]:
     bare = msgspec.structs.replace(HONEST, token=None, token_until=None, data=None)
-    return [msgspec.json.encode(HONEST), msgspec.json.format(msgspec.json.encode(HONEST)), msgspec.json.encode(bare)]
+    clustered = msgspec.structs.replace(HONEST, others=(BrokerConfig(host="b"), BrokerConfig(host="c", port=8883)))
+    return [
+        msgspec.json.encode(clustered),
+        msgspec.json.encode(HONEST),
+        msgspec.json.format(msgspec.json.encode(HONEST)),
+        msgspec.json.encode(bare),
+    ]
 
 
 def check(data: bytes) -> None:
@@ -41,7 +47,10 @@ def check(data: bytes) -> None:
     if device.data is not None:
         text = _toml(_config(device, Path("/identity"), device.data, work_dir="/work"))
         config = read_section(tomllib.loads(text), DeviceConfig)
-        assert (config.data, config.broker.host) == (device.data, device.host), "the config says something else"
+        first, *others = broker_list(config.broker)
+        assert (config.data, first.host, tuple(others)) == (device.data, device.host, device.others), (
+            "the config says something else"
+        )
 
 
 def _require_no_token(text: str) -> None:
