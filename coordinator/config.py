@@ -102,6 +102,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """How many processes check and sum updates, at most one per core; 1 leaves it to the coordinator's own."""
     eval_every: Positive = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    eval_may_lag: bool = False
+    """Whether the next round opens while a model is still being evaluated; the last model is always waited for."""
     broker: Brokers = BrokerConfig()
     """The broker of a fleet without an authority, or as `[[broker]]` the nodes of its cluster."""
     authority: PathKey | None = None

@@ -19,7 +19,8 @@ from sparsyedge.edge.model.artifacts import Artifacts
 __all__ = ["check_same_run", "finished_text", "resume_store"]
 
 MAY_CHANGE = frozenset(
-    {"artifacts", "run_dir", "data_dir", "authority", "threads", "ingest_workers", "broker", "blobs", "deadline_s"}
+    {"artifacts", "run_dir", "data_dir", "authority", "threads", "ingest_workers", "eval_may_lag"}
+    | {"broker", "blobs", "deadline_s"}
 )
 """Paths, and how long to wait. Changing any other key would give a different model."""
 WITH_ROUNDS = frozenset({"rounds", "learning_rate"})

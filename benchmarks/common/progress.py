@@ -102,6 +102,9 @@ class LiveProgress:
             highlight=False,
         )
 
+    def round_evaluated(self, record: RoundRecord) -> None:
+        self._console.print(f"{record.round}/{self._rounds}: {record.quality}", highlight=False)
+
     def run_ended(self, *, state: str, reason: str) -> None:
         self._restart()
         if state != "finished":

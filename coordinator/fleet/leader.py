@@ -94,7 +94,7 @@ class Leader:
         self._reports = reports = Reports(config.name, store, announcements, refusals)
         self._notes = notes = WaitingNotes(observer, clock=clock)
         self._revoked = RevokedDevices(config)
-        rounds = RoundEffects(
+        self._rounds = rounds = RoundEffects(
             config.rounds,
             store=store,
             model=model.present,
@@ -204,6 +204,7 @@ class Leader:
             self._devices.shut_out(device)
         if self._task_watch:
             self._task_watch.defend(now_s)
+        self._rounds.note_evaluation()
         self._refusals.flush()
         if now_s - self._touched_s >= TOUCH_S:
             self._touched_s = now_s

@@ -144,8 +144,14 @@ class RoundEffects:
             self._refusals.count(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
         self._refusals.flush()
         self._closing.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
-        self._observer.round_closed(self._store.rounds()[-1])
+        self._observer.round_closed(self._store.closed_round(command.round))
         return self.model_ready()
+
+    def note_evaluation(self, *, wait: bool = False) -> None:
+        """Report an evaluation that lagged behind its round, if one is done."""
+        record = self._closing.record_evaluation(wait=wait)
+        if record is not None:
+            self._observer.round_evaluated(record)
 
     def _forget_replacements(self) -> None:
         """A new announcement names the whole cohort."""

@@ -8,10 +8,12 @@ from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.evaluate import Evaluate, evaluate_levels
 from sparsyedge.coordinator.model.global_model import GlobalModel
+from sparsyedge.coordinator.model.late_evaluation import Evaluated, LateEvaluation
 from sparsyedge.coordinator.model.mask_files import MaskFiles
 from sparsyedge.coordinator.model.round_average import RoundAverage
 from sparsyedge.coordinator.model.round_updates import RoundUpdates
 from sparsyedge.coordinator.record.metrics import figures_of_round, of_evaluation, of_shares, pack_mask
+from sparsyedge.coordinator.record.records import RoundRecord
 from sparsyedge.coordinator.record.store import ClosedRound, Store
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.wire.flat_frame import decode_flat
@@ -46,6 +48,7 @@ class RoundClosing:
         self._average = average
         self._evaluate = evaluate
         self._store = store
+        self._late = LateEvaluation()
         self._mask_files = MaskFiles(config.run_path, rounds=config.rounds)
 
     def close_round(self, round_number: int, devices: tuple[str, ...], *, elapsed_s: Callable[[], float]) -> None:
@@ -63,21 +66,48 @@ class RoundClosing:
             start=model.base,
             measured=[self._updates.decoded[update].measures for update in hashes.values()],
         )
+        # The evaluation under way reads the tensors that this overwrites.
+        self.record_evaluation(wait=True)
         model.present(version)
         self._updates.decoded.begin()
-        due = round_number == self._config.rounds or round_number % self._config.eval_every == 0
-        evaluation = self._evaluate(model.state) if due else None
-        levels = evaluate_levels(self._evaluate, model.state, manifest) if due else {}
+        lags = self._is_due(round_number) and self._config.eval_may_lag and round_number < self._config.rounds
+        found = self._evaluated(round_number) if self._is_due(round_number) and not lags else None
         closed = ClosedRound(
             round=round_number,
             model_id=model.id,
             seconds=elapsed_s(),
             global_sparsity=figures["sparsity_prunable"],
-            evaluation=evaluation,
-            metrics=figures | of_shares(shares) | of_evaluation(evaluation) | levels,
+            evaluation=found.evaluation if found else None,
+            metrics=figures | of_shares(shares) | (found.figures if found else {}),
             shares=shares,
         )
         if self._mask_files.wants(round_number):
             self._mask_files.save(round_number, pack_mask(model.state, manifest.prunable))
         self._store.close_round(closed)
         self._updates.drop(round_number)
+        if lags:
+            self._late.start(lambda: self._evaluated(round_number))
+
+    def catch_up(self, round_number: int) -> None:
+        """Evaluate a closed round's model, which is the present one, if an earlier process died before it had."""
+        if not self._config.eval_may_lag or round_number < 1 or not self._is_due(round_number):
+            return
+        record = self._store.closed_round(round_number)
+        if record.test_accuracy is None and record.test_rmse is None:
+            self._late.start(lambda: self._evaluated(round_number))
+
+    def record_evaluation(self, *, wait: bool) -> RoundRecord | None:
+        """Record an evaluation that lagged behind; returns the round's record if there was one."""
+        found = self._late.take(wait=wait)
+        if found is None:
+            return None
+        self._store.note_evaluation(found.round, found.evaluation, found.figures)
+        return self._store.closed_round(found.round)
+
+    def _is_due(self, round_number: int) -> bool:
+        return round_number == self._config.rounds or round_number % self._config.eval_every == 0
+
+    def _evaluated(self, round_number: int) -> Evaluated:
+        evaluation = self._evaluate(self._model.state)
+        levels = evaluate_levels(self._evaluate, self._model.state, self._manifest)
+        return Evaluated(round_number, evaluation, of_evaluation(evaluation) | levels)

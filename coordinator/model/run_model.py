@@ -33,7 +33,8 @@ class RunModel:
     pool: WorkerPool | None = None
 
     def close(self) -> None:
-        """Close the file of the open round's updates, and end the worker processes."""
+        """Close the file of the open round's updates, and end the worker processes and the evaluation under way."""
+        self.closing.record_evaluation(wait=True)
         self.updates.close()
         if self.pool:
             self.pool.close()
@@ -69,4 +70,5 @@ def open_model(
     closing = RoundClosing(
         config, manifest, beginning, model=model, updates=updates, average=average, evaluate=evaluate, store=store
     )
+    closing.catch_up(round_number - 1)
     return RunModel(model, updates, closing, pool)

@@ -53,7 +53,10 @@ class Observer(Protocol):
         """A round has been open for a while; `awaited` says what each missing member is doing."""
 
     def round_closed(self, record: RoundRecord) -> None:
-        """A round is averaged, evaluated and recorded."""
+        """A round is averaged and recorded; it is evaluated unless that may lag."""
+
+    def round_evaluated(self, record: RoundRecord) -> None:
+        """The evaluation of a round that was closed before is done."""
 
     def run_ended(self, *, state: str, reason: str) -> None:
         """The run is over: `finished`, `stopped` or `failed`."""
@@ -96,6 +99,9 @@ class SilentObserver:
         pass
 
     def round_closed(self, record: RoundRecord) -> None:
+        pass
+
+    def round_evaluated(self, record: RoundRecord) -> None:
         pass
 
     def run_ended(self, *, state: str, reason: str) -> None:
@@ -169,6 +175,9 @@ class LogObserver:
             record.bytes_up,
             record.seconds,
         )
+
+    def round_evaluated(self, record: RoundRecord) -> None:
+        log.info("round %d: %s", record.round, record.quality)
 
     def run_ended(self, *, state: str, reason: str) -> None:
         # On failure the command itself prints the reason.

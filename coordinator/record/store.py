@@ -357,6 +357,18 @@ class Store(StoreReader):
             )
             db.execute("UPDATE run SET model_id = ?", (closed.model_id,))
 
+    def note_evaluation(self, round_number: int, evaluation: Evaluation, figures: Mapping[str, float]) -> None:
+        """Record the evaluation of a closed round, with the figures that belong to it."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE rounds SET test_accuracy = ?, test_loss = ? WHERE round = ?",
+                (evaluation.accuracy, evaluation.loss, round_number),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO metrics (round, name, value) VALUES (?, ?, ?)",
+                [(round_number, name, value) for name, value in figures.items()],
+            )
+
     def end_run(self, state: RunOutcome, *, reason: str = "", model_sha256: str | None = None) -> None:
         """Record how the run ended."""
         with self._transaction() as db:

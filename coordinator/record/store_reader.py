@@ -199,6 +199,14 @@ class StoreReader:
 
     def rounds(self) -> tuple[RoundRecord, ...]:
         """The closed rounds in order."""
+        return self._rounds("1")
+
+    def closed_round(self, round_number: int) -> RoundRecord:
+        """One closed round; takes no longer if there are many."""
+        (found,) = self._rounds("r.round = ?", round_number)
+        return found
+
+    def _rounds(self, condition: str, *values: int) -> tuple[RoundRecord, ...]:
         rows = self._db.execute(
             "SELECT r.round, r.test_accuracy, r.test_loss, r.global_sparsity, r.seconds, r.learning_rate, r.model_id, "
             "  run.dense_bytes, "
@@ -210,7 +218,8 @@ class StoreReader:
             "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused, "
             "  (SELECT m.value FROM metrics m WHERE m.round = r.round AND m.name = 'test_rmse') AS test_rmse, "
             "  (SELECT m.value FROM metrics m WHERE m.round = r.round AND m.name = 'test_r_squared') AS test_r_squared "
-            "FROM rounds r, run WHERE r.closed_at IS NOT NULL ORDER BY r.round"
+            f"FROM rounds r, run WHERE r.closed_at IS NOT NULL AND {condition} ORDER BY r.round",
+            values,
         )
         return tuple(RoundRecord(**dict(row)) for row in rows)
 
