@@ -24,7 +24,7 @@ from sparsyedge.edge.cores import available_cores
 from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
-from sparsyedge.edge.wire.codecs import CODECS
+from sparsyedge.edge.wire.codecs import CODECS, LOSSLESS
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.model_spec import ModelSpec
 
@@ -149,7 +149,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--width", type=positive, default=64, help="channels of the first stage (default: %(default)s)")
     parser.add_argument(
-        "--codec", choices=list(CODECS), default="lossless", help="the run's codec (default: %(default)s)"
+        "--codec", choices=list(CODECS), default=LOSSLESS, help="the run's codec (default: %(default)s)"
     )
     parser.add_argument(
         "--rounds",

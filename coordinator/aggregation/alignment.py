@@ -23,7 +23,9 @@ Kept = tuple[Positions, FloatArray]
 
 PARTS = 8
 """Parts of the model that workers share."""
-MOST_BLOCKS = 4
+MOST_BLOCKS = 16
+MOST_ENTRIES = 1 << 20
+"""Of all peers together, in one stretch."""
 MOST_COLUMNS = 1 << 13
 DEVICES = 256
 """Rows of a matrix."""
@@ -63,9 +65,23 @@ def compare_stretches(
     devices = len(updates.members)
     for begin, end in parts:
         found = Comparison(np.zeros((devices, len(peers))), np.zeros(devices), peers)
-        for first in range(begin, end, MOST_BLOCKS):
-            _compare_weights(updates, found, first, min(first + MOST_BLOCKS, end))
+        for first, last in _cut(updates, peers, begin, end):
+            _compare_weights(updates, found, first, last)
         yield found.products, found.squares
+
+
+def _cut(updates: RoundEntries, peers: Sequence[int], begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Stretches in which the peers have few enough entries to hold them all; at least a block."""
+    block, held = updates.block, np.zeros(end - begin, dtype=np.int64)
+    for device in peers:
+        ends = updates.members[device].place.ends
+        held += block if ends is None else np.diff(ends[begin : end + 1])
+    first = begin
+    while first < end:
+        totals = np.cumsum(held[first - begin : first - begin + MOST_BLOCKS])
+        last = first + max(1, int(np.searchsorted(totals, MOST_ENTRIES, side="right")))
+        yield first, min(last, end)
+        first = last
 
 
 def _compare_weights(updates: RoundEntries, found: Comparison, first: int, last: int) -> None:

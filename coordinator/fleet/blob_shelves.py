@@ -95,7 +95,7 @@ class BucketShelf:
         except ImportError as error:
             raise ConfigError(
                 f"key `blobs.put` has value {url!r}, and obstore is not installed; "
-                f"install it with: pip install 'sparsyedge[store]'"
+                f"in a checkout, install it with: pip install '.[store]'"
             ) from error
         self._url = url
         with self._explained(ConfigError, "key `blobs.put`: "):

@@ -315,7 +315,8 @@ def test_coordinator_and_device_go_on_over_the_other_nodes_when_theirs_is_lost(n
     places = [(node.host, node.port) for node in nodes.cluster.nodes]
     device = Link(*places[0], identity=secrets.token_hex(8), tls=tls, others=places[1:])
     device.subscribe(TOPICS.reply("pi-21"))
-    late = Link(*places[2], identity=secrets.token_hex(8), tls=tls)
+    # A link to a list asks again for what a node without a leader refuses.
+    late = Link(*places[2], identity=secrets.token_hex(8), tls=tls, others=places[1:2])
     late.subscribe(TOPICS.round)
     coordinator = nodes.authority.link("lead")
     coordinator.subscribe(TOPICS.offer("+"))
