@@ -18,7 +18,7 @@ from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, Tensors
 from sparsyedge.edge.wire import native_codec as native
 from sparsyedge.edge.wire.flat_frame import FlatBase, FlatUpdate
-from sparsyedge.edge.wire.flat_layout import FlatLayout
+from sparsyedge.edge.wire.flat_layout import FlatLayout, first_at
 from sparsyedge.edge.wire.sparse_tensor import bits_of
 
 __all__ = ["Products", "RoundBase", "layout_of"]
@@ -105,7 +105,7 @@ class RoundBase:
         """Where each weight's entries start in the update."""
         if update.positions is None:
             return self.layout.weight_starts
-        return np.searchsorted(update.positions, self.layout.weight_starts).astype(np.int64)
+        return self.layout.find(update.positions)
 
     def whole(self, update: FlatUpdate) -> FlatUpdate:
         """The update with its zeros, where zeros are values."""
@@ -152,7 +152,7 @@ class RoundBase:
             positions = kept.astype(np.uint32) if positions is None else positions[kept]
             values, near = values[kept], near[kept]
         bounds, owners = self.pieces
-        cuts = bounds if positions is None else np.searchsorted(positions, bounds)
+        cuts = bounds if positions is None else first_at(positions, bounds)
         sums = [0.0] * len(self.layout.weights)
         for piece in np.flatnonzero(np.diff(cuts)).tolist():
             part = slice(cuts[piece], cuts[piece + 1])

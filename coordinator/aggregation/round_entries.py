@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
+from sparsyedge.edge.wire.flat_layout import first_at
 from sparsyedge.edge.wire.native_codec import Positions
 
 __all__ = ["BLOCK", "EntryFile", "Listed", "Member", "Place", "RoundEntries", "StretchWorkers"]
@@ -87,7 +88,7 @@ class EntryFile:
         return place
 
     def _ends(self, positions: Positions | None) -> NDArray[np.int32] | None:
-        return None if positions is None else np.searchsorted(positions, self._bounds).astype(np.int32)
+        return None if positions is None else first_at(positions, self._bounds).astype(np.int32)
 
     def _write(self, part: NDArray[Any]) -> None:
         content = part.data.cast("B") if part.size else memoryview(b"")

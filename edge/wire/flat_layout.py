@@ -16,9 +16,14 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge.tensors import FloatArray, State, Tensors
 
-__all__ = ["FlatLayout", "kind_and_name"]
+__all__ = ["FlatLayout", "first_at", "kind_and_name"]
 
 Starts = NDArray[np.int64]
+
+
+def first_at(positions: NDArray[np.uint32], bounds: Starts) -> Starts:
+    """Where positions reach each bound. numpy would first make all of them as wide as the bounds."""
+    return np.searchsorted(positions, bounds.astype(np.uint32)).astype(np.int64)
 
 
 def kind_and_name(name: str) -> tuple[str, str]:
@@ -49,6 +54,10 @@ class FlatLayout:
     def other_starts(self) -> Starts:
         """The same for the other tensors."""
         return self._starts(self.others)
+
+    def find(self, positions: NDArray[np.uint32]) -> Starts:
+        """Where each weight's entries start in a list of increasing positions, and the end of the last."""
+        return first_at(positions, self.weight_starts)
 
     @property
     def weight_entries(self) -> int:
