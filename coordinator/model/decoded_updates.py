@@ -65,16 +65,14 @@ class DecodedUpdates:
 
     def decode(self, update: str, frame: bytes, *, round_number: int) -> None:
         """Decode the update with this hash here and now; raises FrameError if it must not be averaged."""
-        if update in self._found:
-            return
         model = self._model
         verified = verify_update(frame, model.base, run=self._run, round_number=round_number, base_id=model.id)
         place = self._files[0].append(verified.update)
         self._found[update] = Decoded(place, verified.measures, verified.update.entries)
 
     def ask(self, update: str, frame: bytes, *, round_number: int, device: str = "") -> bool:
-        """Have a worker decode an update; False if there is none, or it is decoded already."""
-        if self._pool is None or update in self._found:
+        """Have a worker decode an update; False if the run has none."""
+        if self._pool is None:
             return False
         self._asked[self._pool.submit(frame, round_number=round_number)] = Asked(device, update)
         return True
@@ -88,7 +86,7 @@ class DecodedUpdates:
             if asked is None:
                 continue
             if isinstance(answer, jobs.Verified):
-                self._found.setdefault(asked.update, Decoded(answer.place, answer.measures, answer.travelled))
+                self._found[asked.update] = Decoded(answer.place, answer.measures, answer.travelled)
                 yield asked, ""
             elif isinstance(answer, jobs.Refused):
                 yield asked, answer.reason
