@@ -33,7 +33,7 @@ class Decoded:
 
 
 class Asked(NamedTuple):
-    """An update that a worker decodes."""
+    """An update that a worker is decoding."""
 
     device: str
     update: str
@@ -73,7 +73,7 @@ class DecodedUpdates:
         self._found[update] = Decoded(place, verified.measures, verified.update.entries)
 
     def ask(self, update: str, frame: bytes, *, round_number: int, device: str = "") -> bool:
-        """Have a worker decode an update; False if there is none, or it is decoded already."""
+        """Have a worker decode an update; False if there are no workers, or it is decoded already."""
         if self._pool is None or update in self._found:
             return False
         self._asked[self._pool.submit(frame, round_number=round_number)] = Asked(device, update)
