@@ -22,13 +22,13 @@ Kept = tuple[Positions, FloatArray]
 """Positions and values that a device keeps."""
 
 PARTS = 8
-"""Parts of the model that workers share."""
+"""Into how many parts the model is cut, for workers to share; the bits of a product depend on it."""
 MOST_BLOCKS = 16
 MOST_ENTRIES = 1 << 20
 """Of all peers together, in one stretch."""
 MOST_COLUMNS = 1 << 13
 DEVICES = 256
-"""Rows of a matrix."""
+"""Rows of a matrix at most."""
 
 
 class Comparison(NamedTuple):
@@ -48,7 +48,7 @@ def compare(updates: RoundEntries, peers: Sequence[int]) -> Comparison:
     """
     devices = len(updates.members)
     found = Comparison(np.zeros((devices, len(peers))), np.zeros(devices), peers)
-    # The bits depend on how the model is cut, so they must not depend on who works on which part.
+    # The bits depend on how the model is cut, so the cut must not depend on the number of workers.
     parts = list(stretches(updates.blocks, max(1, -(-updates.blocks // PARTS))))
     comparisons = compare_stretches if updates.workers is None else updates.workers.comparisons
     for products, squares in comparisons(updates, parts, peers):

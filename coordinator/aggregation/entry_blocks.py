@@ -68,7 +68,7 @@ def kept_places(listed: Listed, base: RoundBase, start: int, size: int) -> tuple
 
 
 def _rest(base: RoundBase, start: int, size: int) -> FloatArray:
-    """What the entries are that a device does not keep."""
+    """The values of the entries that a device does not keep."""
     if base.manifest.method.uplink == "delta":
         return base.flat.weights[start : start + size]
     return np.zeros(size, dtype=np.float32)

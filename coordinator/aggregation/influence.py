@@ -1,7 +1,7 @@
 """How much each update of a round counts: its weight, and how far it may move the model.
 
-We decide when the round closes, from all its updates, so their order of arrival does not matter. After a crash the
-coordinator decides the same again, because it works from the frames on disk.
+We decide when the round closes, from what was measured of all its updates, so their order of arrival does not matter.
+After a crash the coordinator measures the frames on disk again, and decides the same.
 """
 
 from __future__ import annotations

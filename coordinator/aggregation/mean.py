@@ -37,7 +37,7 @@ def average(updates: RoundEntries, *, senders_only: bool = False) -> FlatUpdate:
 
 
 def stretches(blocks: int, length: int = STRETCH_BLOCKS) -> Iterator[tuple[int, int]]:
-    """The first and the last block of each stretch."""
+    """The first block of each stretch, and the one after its last."""
     return ((first, min(first + length, blocks)) for first in range(0, blocks, length))
 
 
@@ -93,7 +93,7 @@ def _to_float32(summed: Numbers, total: float) -> FloatArray:
 
 
 def gathered(parts: Iterator[tuple[int, FloatArray]], others: FloatArray, updates: RoundEntries) -> FlatUpdate:
-    """A model from stretches of its weights, zeros elsewhere; it holds its non-zeros alone unless most entries are.
+    """A model from stretches of its weights, zero elsewhere; without its zeros, unless they are the minority.
 
     Where devices prune their changes, entries outside the stretches stay as they are in the base.
     """
@@ -119,7 +119,7 @@ def gathered(parts: Iterator[tuple[int, FloatArray]], others: FloatArray, update
         return FlatUpdate(None, dense, others, size + others.size)
     nothing = np.empty(0, dtype=np.uint32)
     merged = np.concatenate(positions or [nothing])
-    # One after the other: in round 1 the devices' masks differ, and the model has many entries.
+    # Free one list before joining the other: in round 1 the devices' masks differ, and the model has many entries.
     positions.clear()
     found = np.concatenate(values or [nothing.view(np.float32)])
     return FlatUpdate(merged, found, others, merged.size + others.size)

@@ -1,4 +1,4 @@
-"""What is measured of an update while it is decoded: how it pulls on the model, and how far it moved."""
+"""What we measure of an update when it arrives: how hard it pulls on the model, and how far it moved."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Measures:
     change: NDArray[np.float64]
     """By tensor, weights first, the norm of the change to the entries it keeps."""
     pruned: float
-    """The norm of all the entries it prunes, good to some ten digits."""
+    """The norm of all the entries it prunes, accurate to about ten digits."""
     l2: float
     """The distance to the base, averaged over the trained tensors."""
     cosine: float
     kept: int
-    """The weights that it keeps."""
+    """How many weights it keeps."""
 
 
 def measure(update: FlatUpdate, base: RoundBase, products: Products, near: FloatArray) -> Measures:
@@ -51,7 +51,7 @@ def _kept_squares(update: FlatUpdate, products: Products, near: FloatArray, weig
     listed = float(products.listed_squares[:weights].sum())
     if update.values.all():
         return listed
-    # Listed, and zero all the same: a codec may round a value to zero.
+    # Some entries are listed and still zero: a codec may round a value to zero.
     zeros = near[update.values == 0].astype(np.float64)
     return listed - float(np.einsum("i,i->", zeros, zeros))
 
@@ -67,7 +67,7 @@ def distance(products: Products, base: RoundBase) -> tuple[float, float]:
 
 
 def pruned_exactly(update: FlatUpdate, base: RoundBase) -> float:
-    """The norm of all the entries that an update prunes, to the last bit; takes as long as the model is large."""
+    """The norm of all the entries that an update prunes, to the last bit; takes time with the size of the model."""
     if not base.zeros_are_pruned:
         return 0.0
     total, state = 0.0, update.tensors(base.layout)

@@ -1,4 +1,4 @@
-"""Turns a round's updates into the next model. The method decides which mean to take and how to set the mask."""
+"""Applies the method's mask to the model that a round's updates were combined into."""
 
 from __future__ import annotations
 

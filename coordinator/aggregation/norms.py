@@ -31,7 +31,7 @@ NEGLIGIBLE = 0.001
 LITTLE_PRUNED = 0.05
 """The same for pruning; larger, because devices with their own targets prune more."""
 NEARLY = 1e-6
-"""Far more than the error of a norm that is good to ten digits."""
+"""Far more than the error of a norm that is accurate to ten digits."""
 
 
 def clip_scales(changes: Numbers, weights: Numbers, *, size: Numbers, factor: float) -> Numbers:

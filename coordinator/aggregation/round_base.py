@@ -1,7 +1,7 @@
-"""The model that a round starts from, with everything about it that measuring an update needs: found only once.
+"""The model that a round starts from, and everything about it that measuring an update needs, found once per round.
 
-An update has a small part of the model's entries. Whatever concerns the others is the base's own (its norms, its
-non-zeros), so measuring an update costs the entries that it keeps. Numpy and the native codec, no I/O.
+An update has a small part of the model's entries. What concerns the others follows from the base alone (its norms, its
+non-zeros), so the work per update follows the entries that it keeps. Numpy and the native codec, no I/O.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class EntryFile:
 
     @classmethod
     def create(cls, folder: Path, base: RoundBase, *, number: int = 0, block: int = BLOCK) -> Self:
-        """A new file without a name in this folder: it goes when we do, whatever becomes of the run."""
+        """A new file without a name in this folder: it disappears with this process, however that ends."""
         folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=folder)
         Path(name).unlink()
@@ -98,7 +98,7 @@ class EntryFile:
             content = content[written:]
 
     def read(self, place: Place, first: int, last: int) -> Listed:
-        """The entries of the blocks from `first` to `last`."""
+        """The entries of the blocks from `first` up to `last`, which is not included."""
         if place.ends is None:
             start, stop = (min(number * self.block, place.entries) for number in (first, last))
             return Listed(None, self._read(place.offset + WORD_BYTES * start, stop - start, "<f4"))
@@ -176,7 +176,7 @@ class RoundEntries:
         return replace(self, members=[self.members[place] for place in chosen])
 
     def listed(self, first: int, last: int) -> Iterator[tuple[float, Listed]]:
-        """The weight and the entries of every update, from block `first` to block `last`."""
+        """The weight and the entries of every update, from block `first` up to block `last`, which is not included."""
         for member in self.members:
             yield member.weight, self.entries(member, first, last)
 

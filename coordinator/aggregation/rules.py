@@ -34,7 +34,7 @@ Numbers = NDArray[np.float64]
 MIN_PEERS = 7
 """With fewer, an honest device with odd data looks like one that reverses its change: one of the demo's four did."""
 MOST_PEERS = 256
-"""In larger rounds, each update is compared with this many others, drawn by seed and round."""
+"""In larger rounds, each update is compared with those of this many devices, drawn by seed and round."""
 DEVIATIONS = 2.0
 """A score must be this many median deviations below the median before we leave the update out."""
 
@@ -199,7 +199,7 @@ class Aligned(ChoosingRule):
         return MIN_PEERS
 
     def peers(self, devices: int, context: RoundContext) -> Sequence[int]:
-        """All devices, or as many as give a median: comparing all pairs of thousands would take hours."""
+        """All devices of a small round, a sample of a large one: all pairs of thousands would take hours."""
         if devices <= MOST_PEERS:
             return range(devices)
         return sorted(random.Random(f"{context.seed} {context.round_number}").sample(range(devices), MOST_PEERS))

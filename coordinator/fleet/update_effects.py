@@ -83,7 +83,7 @@ class UpdateEffects:
         self._publisher.reply(command.device, reply)
 
     def verify(self, command: VerifyUpdate) -> UpdateVerified | UpdateInvalid | None:
-        """Check a complete upload."""
+        """Check a complete upload; None if a worker process does, or if the upload is gone."""
         upload = self._uploads.get(command.device, command.update)
         if upload is None:
             return None

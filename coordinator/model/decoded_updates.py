@@ -33,7 +33,7 @@ class Decoded:
 
 
 class Asked(NamedTuple):
-    """An update that a worker decodes."""
+    """An update that a worker is decoding."""
 
     device: str
     update: str

@@ -48,7 +48,7 @@ class GlobalModel:
         round_number: int = 1,
         into: State | None = None,
     ) -> None:
-        """Open the version that a round starts from; round 1 starts from `initial`. Its tensors are those of `into`.
+        """Open the version that a round starts from; round 1 starts from `initial`. Decodes into `into`, if given.
 
         `initial` is the checkpoint's model, unless the config names another.
         """
@@ -121,7 +121,7 @@ class GlobalModel:
         return version
 
     def present(self, version: Version) -> None:
-        """Make a version from disk the present one. Overwrites the tensors of the last one."""
+        """Make a saved version the present one. Overwrites the tensors of the one before."""
         decode_frame(version.frame, self._manifest.shapes, into=self._state)
         self.base = RoundBase(self._manifest, self._layout, self._state)
         self._round = version.round

@@ -1,4 +1,4 @@
-"""The updates of the open round: checks each one, keeps it, and reads it back when the round closes."""
+"""The updates of the open round: checks each one, keeps it, and has all of them decoded when the round closes."""
 
 from __future__ import annotations
 

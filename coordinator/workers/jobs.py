@@ -1,4 +1,4 @@
-"""What the leader asks of a worker process, and what that answers: msgpack messages over a socket of their own."""
+"""What the leader asks of a worker process, and what the worker answers: msgpack messages over a socket."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Another model lies in the shared memory."""
+    """The shared memory holds another model now."""
 
     model_id: str
 
@@ -98,7 +98,7 @@ class Compare(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The update is fine, and written to the worker's file."""
+    """The update may be averaged; its entries are in the worker's file."""
 
     job: int
     file: int
@@ -131,7 +131,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Summed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The means of the stretches, one after the other, without zeros: positions from the first stretch's start on."""
+    """The means of the stretches, one after the other, without zeros; positions count from the first one's start."""
 
     job: int
     sizes: list[int]

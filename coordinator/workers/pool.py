@@ -81,7 +81,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes that read the shared model and a file of entries each.
+    """Worker processes that share the model and the round's files of entries; each writes one of the files.
 
     `submit` and `collect` are for updates as they arrive; `means` and `comparisons` block until all is done.
     """
@@ -123,7 +123,7 @@ class WorkerPool:
     def submit(self, frame: bytes, *, round_number: int) -> int:
         """Have an update verified; returns the number of the job."""
         number = next(self._numbers)
-        # The worker that takes it says where its entries go.
+        # `_hand_out` says where its entries go: that depends on the worker.
         self._queue.append(_Task(jobs.Verify(job=number, round=round_number, end=0), frame))
         self._hand_out()
         return number
@@ -142,7 +142,7 @@ class WorkerPool:
     def means(
         self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], *, total: float, senders_only: bool
     ) -> Iterator[tuple[int, FloatArray]]:
-        """The start and the mean of each stretch of the weights, in order."""
+        """The start and the mean of the weights' stretches, in order; neighbours that one worker summed come as one."""
         members = [jobs.PackedMember.of(member) for member in updates.members]
         each = -(-len(stretches) // len(self._workers))
         parts = [list(stretches[start : start + each]) for start in range(0, len(stretches), each)]
@@ -228,7 +228,7 @@ class WorkerPool:
             self._replace(worker)
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another process in the place of one that has died, and give its job to the next that is free."""
+        """Start another process in place of one that has died; its job goes to the next worker that is free."""
         worker.end()
         status = worker.process.returncode
         log.warning("worker process %d ended with status %s; starting another", worker.number, status)

@@ -1,7 +1,7 @@
-"""Frames as flat arrays of the entries that they keep: what decoding costs follows the non-zeros. No I/O.
+"""Frames as flat arrays of the entries that they keep: the work of decoding follows the non-zeros. No I/O.
 
     base = FlatBase.of(layout, state)                    # once per round
-    update = decode_flat(frame, layout, base)            # once per update, with the checks of decode_frame
+    header, update = decode_flat(frame, layout, base)    # once per update, with the checks of decode_frame
 
 decode_frame makes every tensor dense. A coordinator that takes thousands of updates of one model needs the entries
 alone, and all of them refer to the same base: its non-zeros and their order are found once.
