@@ -34,9 +34,11 @@ class RunModel:
 
     def close(self) -> None:
         """Close the file of the open round's updates, and end the worker processes."""
-        self.updates.close()
-        if self.pool:
-            self.pool.close()
+        try:
+            self.updates.close()
+        finally:
+            if self.pool:
+                self.pool.close()
 
 
 def open_model(
