@@ -458,8 +458,9 @@ def test_changes_are_put_into_their_columns_and_their_squares_summed(listed: Lis
     has_column = np.random.default_rng(seed).random(listed.size) < share
     columns = np.where(has_column, np.cumsum(has_column) - 1, -1).astype(np.int32)
     row = np.zeros(int(has_column.sum()))
-    arguments = {"base": listed.base, "first": listed.first, "columns": columns, "row": row}
-    square = codec.scatter_changes(listed.positions, listed.values, **arguments)
+    square = codec.scatter_changes(
+        listed.positions, listed.values, base=listed.base, first=listed.first, columns=columns, row=row
+    )
     places = (listed.positions - np.uint32(listed.first))[listed.values != 0]
     changes = np.zeros(listed.size)
     changes[places] = listed.values[listed.values != 0].astype(np.float64) - listed.base[places]
