@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +72,8 @@ class Machine:
         self._port = _free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._write_configs(artifacts, rounds, ingest_workers)
+        self._write_configs(artifacts, rounds)
+        self.set_workers(ingest_workers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,6 +95,11 @@ class Machine:
         process = self._processes[name]
         process.kill()
         process.wait(LIMIT_S)
+
+    def set_workers(self, count: int) -> None:
+        """How many workers the coordinator has when it is started next."""
+        path = self.folder / "run.toml"
+        path.write_text(re.sub(r"ingest_workers = \d+", f"ingest_workers = {count}", path.read_text()))
 
     def workers(self) -> list[int]:
         """The ids of the coordinator's worker processes."""
@@ -164,7 +172,7 @@ class Machine:
             else:
                 return
 
-    def _write_configs(self, artifacts: Path, rounds: int, ingest_workers: int) -> None:
+    def _write_configs(self, artifacts: Path, rounds: int) -> None:
         (self.folder / "mosquitto.conf").write_text(
             f"listener {self._port} 127.0.0.1\nallow_anonymous true\npersistence true\nuser root\n"
             f"persistence_location {self.folder}/\nautosave_interval 1\nautosave_on_changes true\n"
@@ -172,7 +180,7 @@ class Machine:
         (self.folder / "run.toml").write_text(
             f'name = "killed"\nfleet = "kill"\nartifacts = "{artifacts}"\nrun_dir = "{self.run_dir}"\n'
             f'dataset = "digits"\nrounds = {rounds}\ncohort_size = {DEVICES}\nepochs = 2\nseed = 1\n'
-            f"deadline_s = 86400\neval_every = {rounds}\nbatch_size = 32\ningest_workers = {ingest_workers}\n"
+            f"deadline_s = 86400\neval_every = {rounds}\nbatch_size = 32\ningest_workers = 1\n"
             f"[learning_rate]\nstart = 0.1\nend = 0.05\n[broker]\nport = {self._port}\n"
         )
         for index in range(DEVICES):
@@ -192,6 +200,40 @@ def run_undisturbed(machine: Machine) -> Outcome:
         return machine.outcome()
     finally:
         machine.end()
+
+
+def run_changing_workers(machine: Machine, counts: Sequence[int]) -> Outcome:
+    """The run whose coordinator is killed now and then and goes on with another number of workers."""
+    try:
+        for name in machine.names:
+            machine.start(name)
+        for count in counts:
+            _await_progress(machine, machine.progress())
+            orphans = machine.workers()
+            machine.kill("coordinator")
+            _await_death(orphans)
+            machine.set_workers(count)
+            machine.start("coordinator")
+        _await_end(machine)
+        return machine.outcome()
+    finally:
+        machine.end()
+
+
+def _await_death(workers: Sequence[int]) -> None:
+    """Nobody tells the workers of a killed coordinator to end; they notice."""
+    until_s = time.monotonic() + LIMIT_S
+    for pid in workers:
+        while b"sparsyedge" in _command_of(pid):
+            assert time.monotonic() < until_s, f"worker {pid} has outlived its coordinator"
+            time.sleep(POLL_S)
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def run_killing(machine: Machine, role: Role, *, seed: int, kills: Kills) -> Outcome:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.broker import mosquitto_binary
-from system.killing import ROLES, Kills, Machine, Outcome, Role, run_killing, run_undisturbed
+from system.killing import ROLES, Kills, Machine, Outcome, Role, run_changing_workers, run_killing, run_undisturbed
 
 from sparsyedge.edge.cores import available_cores
 from sparsyedge.edge.model.artifacts import Artifacts
@@ -58,6 +58,16 @@ def test_a_run_whose_processes_are_killed_ends_in_the_same_model(
     role: Role, artifacts: Path, tmp_path: Path, undisturbed: Outcome
 ) -> None:
     assert kill_until(role, FEW, artifacts, tmp_path, undisturbed).of(role) >= FEW
+
+
+@pytest.mark.mosquitto
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(available_cores() < 2, reason="two worker processes are refused on one core")
+def test_a_killed_run_goes_on_with_any_number_of_workers_and_ends_in_the_same_model(
+    artifacts: Path, tmp_path: Path, undisturbed: Outcome
+) -> None:
+    machine = Machine(tmp_path / "machine", artifacts, mosquitto_binary(), rounds=ROUNDS, ingest_workers=2)
+    assert run_changing_workers(machine, (1, 2, 1)) == undisturbed, machine.logs()
 
 
 @pytest.mark.slow
