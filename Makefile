@@ -125,7 +125,7 @@ test-wheel: $(DEV_ENV)  ## build the wheel, install it in a clean venv, and run 
 # After every kill we wait for the run to continue: about 6 s each on two cores.
 KILLS ?= 50
 KILL_LIMIT_S ?= 3600
-test-kill: $(DEV_ENV) mosquitto  ## coordinator, broker and devices killed at 50 random moments each (some 20 minutes)
+test-kill: $(DEV_ENV) mosquitto  ## coordinator, its workers, broker and devices killed at 50 random moments each (some 20 minutes)
 	SPARSYEDGE_KILLS=$(KILLS) timeout $(KILL_LIMIT_S) $(BIN)/python -m pytest -q -s -m slow tests/system/test_kill.py
 
 test-absence: $(DEV_ENV) mosquitto  ## how many seconds until a lost device is noticed (takes a minute)

@@ -59,7 +59,16 @@ def verify_update(frame: bytes, base: RoundBase, *, run: str, round_number: int,
         raise FrameError(f"{name} holds NaN or infinity; the learning rate may be too high for this device's data")
     _check_others(update, base)
     _check_budget(products, update, near, base)
-    return Verified(update, measure(update, base, products, near))
+    return Verified(_within_budget(update, base), measure(update, base, products, near))
+
+
+def _within_budget(update: FlatUpdate, base: RoundBase) -> FlatUpdate:
+    """The update without zeros if it lists too many: a short frame could list the whole model, to fill our disk."""
+    if not base.zeros_are_pruned or update.values.size <= nonzero_budget(base.manifest):
+        return update
+    kept = np.flatnonzero(update.values)
+    positions = kept.astype(np.uint32) if update.positions is None else update.positions[kept]
+    return FlatUpdate(positions, update.values[kept], update.others, update.entries)
 
 
 def _check_others(update: FlatUpdate, base: RoundBase) -> None:

@@ -59,15 +59,16 @@ class RoundDriver:
 
         The owner calls `settle` soon after: updates are not acknowledged before that.
         """
-        has_room = self._advance(event)
         if isinstance(event, events.OfferReceived):
-            self._note_offer(event)
+            # Until it is answered.
+            self._waiting.put(event, self._clock())
+        has_room = self._advance(event)
+        if isinstance(event, events.OfferReceived) and not self._may_wait(event.device):
+            self._waiting.remove(event.device)
         while has_room and (waiting := self._waiting.first(self._clock())):
             # As if the device had asked again just now.
             self._advance(waiting)
-            has_room = self._is_granted(waiting.device)
-            if has_room:
-                self._waiting.remove(waiting.device)
+            has_room = waiting.device not in self._waiting
 
     def _advance(self, event: events.Event) -> bool:
         """Feed an event and those that follow from it; returns whether an upload place may have become free."""
@@ -91,17 +92,10 @@ class RoundDriver:
                 self._notes.mark()
         return freed
 
-    def _note_offer(self, event: events.OfferReceived) -> None:
-        """Remember an offer that may get a place later."""
+    def _may_wait(self, device: str) -> bool:
+        """Whether to call a device that has no answer yet; not if it has a place, or wasted one."""
         stage = self.state.stage
-        waits = isinstance(stage, Open) and event.device in stage.asked
-        if waits and isinstance(stage, Open) and event.device not in stage.wasted:
-            self._waiting.put(event, self._clock())
-        else:
-            self._waiting.remove(event.device)
-
-    def _is_granted(self, device: str) -> bool:
-        return isinstance(self.state.stage, Open) and device in self.state.stage.granted
+        return isinstance(stage, Open) and device not in stage.granted and device not in stage.wasted
 
     def settle(self, *, is_idle: bool) -> None:
         """Make what happened durable, then tell the devices; `is_idle` says that no message is waiting.
@@ -115,6 +109,9 @@ class RoundDriver:
         self._notes.settle(self.state)
 
     def _carry_out(self, command: events.Command) -> events.Event | None:
+        if isinstance(command, events.GrantUpload | events.AskToWait | events.Accept | events.Refuse):
+            # It has its answer.
+            self._waiting.remove(command.device)
         match command:
             case events.OpenRound():
                 self._rounds.open(command)

@@ -19,6 +19,9 @@ class WaitingOffers:
     def __init__(self) -> None:
         self._offers: dict[str, tuple[OfferReceived, float]] = {}
 
+    def __contains__(self, device: str) -> bool:
+        return device in self._offers
+
     def put(self, event: OfferReceived, now_s: float) -> None:
         """Note that a device asked and got no place; it keeps its turn."""
         self._offers[event.device] = (event, now_s)

@@ -34,10 +34,12 @@ class RunModel:
 
     def close(self) -> None:
         """Close the file of the open round's updates, and end the worker processes and the evaluation under way."""
-        self.closing.record_evaluation(wait=True)
-        self.updates.close()
-        if self.pool:
-            self.pool.close()
+        try:
+            self.closing.record_evaluation(wait=True)
+            self.updates.close()
+        finally:
+            if self.pool:
+                self.pool.close()
 
 
 def open_model(

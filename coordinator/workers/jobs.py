@@ -14,6 +14,7 @@ from sparsyedge.coordinator.aggregation.round_entries import Member, Place
 __all__ = [
     "Answer",
     "Begin",
+    "Broken",
     "Compare",
     "Compared",
     "Job",
@@ -130,6 +131,14 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
+class Broken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The machine is at fault, not the update: a disk that is full, for one."""
+
+    job: int
+    code: int
+    reason: str
+
+
 class Summed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The means of the stretches, one after the other, without zeros; positions count from the first one's start."""
 
@@ -148,7 +157,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Job = Setup | Begin | Verify | Sum | Compare
-Answer = Verified | Refused | Summed | Compared
+Answer = Verified | Refused | Broken | Summed | Compared
 
 _JOBS: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

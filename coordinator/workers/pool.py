@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -52,17 +53,22 @@ class _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             handles = (theirs.fileno(), setup.model, *setup.files)
-            # Threads of BLAS would compete with the other workers.
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            # Threads of BLAS would compete with the other workers. Modules never come from the present folder.
+            settings = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
             self.process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=handles,
-                env=environment,
+                env={**os.environ, **settings},
             )
         self.link = Connection(ours.detach())
         self.task: _Task | None = None
-        self.link.send_bytes(jobs.encode(setup))
+        self.tell(setup)
+
+    def tell(self, message: jobs.Setup | jobs.Begin) -> None:
+        """Send what needs no answer; whoever gives the next job finds out if the process is dead."""
+        with suppress(OSError):
+            self.link.send_bytes(jobs.encode(message))
 
     def give(self, task: _Task) -> None:
         self.task = task
@@ -118,7 +124,7 @@ class WorkerPool:
         self._queue.clear()
         self._answers.clear()
         for worker in self._workers:
-            self._tell(worker, jobs.Begin(model_id=model_id))
+            worker.tell(jobs.Begin(model_id=model_id))
 
     def submit(self, frame: bytes, *, round_number: int) -> int:
         """Have an update verified; returns the number of the job."""
@@ -144,7 +150,7 @@ class WorkerPool:
     ) -> Iterator[tuple[int, FloatArray]]:
         """The start and the mean of the weights' stretches, in order; neighbours that one worker summed come as one."""
         members = [jobs.PackedMember.of(member) for member in updates.members]
-        each = -(-len(stretches) // len(self._workers))
+        each = max(1, -(-len(stretches) // len(self._workers)))
         parts = [list(stretches[start : start + each]) for start in range(0, len(stretches), each)]
         asked = [
             jobs.Sum(job=next(self._numbers), stretches=part, members=members, total=total, senders_only=senders_only)
@@ -195,15 +201,18 @@ class WorkerPool:
         )
 
     def _hand_out(self) -> None:
-        for worker in self._workers:
-            if self._queue and worker.task is None:
-                task = self._queue.popleft()
-                if isinstance(task.message, jobs.Verify):
-                    task.message = msgspec.structs.replace(task.message, end=self._ends[worker.number])
-                try:
-                    worker.give(task)
-                except OSError:
-                    self._replace(worker)
+        for worker in list(self._workers):
+            if not self._queue or worker.task is not None:
+                continue
+            # One that died without a job must not count against the next job.
+            free = worker if worker.process.poll() is None else self._replace(worker)
+            task = self._queue.popleft()
+            if isinstance(task.message, jobs.Verify):
+                task.message = msgspec.structs.replace(task.message, end=self._ends[free.number])
+            try:
+                free.give(task)
+            except OSError:
+                self._replace(free)
 
     def _receive(self, timeout_s: float) -> None:
         ready = wait([worker.link for worker in self._workers if worker.task], timeout_s)
@@ -216,35 +225,33 @@ class WorkerPool:
                 self._replace(worker)
                 continue
             worker.task = None
+            if isinstance(answer, jobs.Broken):
+                raise OSError(answer.code, answer.reason)
             if isinstance(answer, jobs.Verified):
                 self._ends[worker.number] = answer.end
             self._answers.append(answer)
         self._hand_out()
 
-    def _tell(self, worker: _Worker, message: jobs.Begin) -> None:
-        try:
-            worker.link.send_bytes(jobs.encode(message))
-        except OSError:
-            self._replace(worker)
-
-    def _replace(self, worker: _Worker) -> None:
+    def _replace(self, worker: _Worker) -> _Worker:
         """Start another process in place of one that has died; its job goes to the next worker that is free."""
         worker.end()
         status = worker.process.returncode
         log.warning("worker process %d ended with status %s; starting another", worker.number, status)
         fresh = self._workers[self._workers.index(worker)] = _Worker(worker.number, self._setup(worker.number))
-        fresh.link.send_bytes(jobs.encode(jobs.Begin(model_id=self._model_id)))
-        task = worker.task
-        if task is None:
-            return
-        task.deaths += 1
-        if task.deaths < MOST_DEATHS:
-            self._queue.appendleft(task)
-        else:
-            reason = f"{MOST_DEATHS} processes in turn did not survive it"
-            self._answers.append(jobs.Refused(job=task.message.job, reason=reason))
+        fresh.tell(jobs.Begin(model_id=self._model_id))
+        if (task := worker.task) is not None:
+            task.deaths += 1
+            if task.deaths < MOST_DEATHS:
+                self._queue.appendleft(task)
+            else:
+                reason = f"{MOST_DEATHS} processes in turn did not survive it"
+                self._answers.append(jobs.Refused(job=task.message.job, reason=reason))
+        return fresh
 
 
 def _end_all(workers: list[_Worker]) -> None:
+    # All at once first: each may have a job to finish.
+    for worker in workers:
+        worker.link.close()
     for worker in workers:
         worker.end()

@@ -40,6 +40,19 @@ class Worker:
         self._base = RoundBase(self._manifest, self._layout, self._model.state)
         self._model_id = job.model_id
 
+    def answer(self, job: jobs.Verify | jobs.Sum | jobs.Compare, frame: bytes) -> jobs.Answer:
+        """Do a job."""
+        try:
+            match job:
+                case jobs.Verify():
+                    return self.verify(job, frame)
+                case jobs.Sum():
+                    return self.sum(job)
+                case jobs.Compare():
+                    return self.compare(job)
+        except OSError as error:
+            return jobs.Broken(job=job.job, code=error.errno or 0, reason=error.strerror or str(error))
+
     def verify(self, job: jobs.Verify, frame: bytes) -> jobs.Answer:
         """Check an update, and write its entries where the others can read them."""
         try:
@@ -91,8 +104,9 @@ class Worker:
 
 def main() -> None:
     """Serve the leader at the other end of the inherited socket whose descriptor is the first argument."""
-    # Ctrl-C goes to the whole group; the leader decides when its workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # These go to the whole group; the leader decides when its workers end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     with Connection(int(sys.argv[1])) as leader:
         worker: Worker | None = None
         while True:
@@ -105,13 +119,7 @@ def main() -> None:
                 if isinstance(job, jobs.Begin):
                     worker.begin(job)
                     continue
-                match job:
-                    case jobs.Verify():
-                        answer = worker.verify(job, leader.recv_bytes())
-                    case jobs.Sum():
-                        answer = worker.sum(job)
-                    case jobs.Compare():
-                        answer = worker.compare(job)
-                leader.send_bytes(jobs.encode(answer))
+                frame = leader.recv_bytes() if isinstance(job, jobs.Verify) else b""
+                leader.send_bytes(jobs.encode(worker.answer(job, frame)))
             except (EOFError, ConnectionError):
                 return

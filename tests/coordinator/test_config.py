@@ -17,7 +17,10 @@ from sparsyedge.coordinator.config import RunConfig, load_run_config
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.resume import check_same_run
 from sparsyedge.edge.config import BrokerConfig
+from sparsyedge.edge.cores import available_cores
 from sparsyedge.edge.errors import ConfigError, RunError
+
+CORES = available_cores()
 
 MINIMAL = """
 name = "r1"
@@ -82,6 +85,9 @@ def test_a_place_for_blobs_is_a_folder_beside_the_file_or_a_bucket__valid(tmp_pa
         ("min_updates = 5", r"`min_updates` has value 5: .*`cohort_size` = 4 .*allowed are 1 to 4"),
         ("min_updates = 3\nmin_devices = 2", r"`min_devices` has value 2: .*`min_updates` = 3"),
         ("learning_rate = {start = 0.1, end = 0.2}", r"`learning_rate.end` has value 0.2: .*at most .* = 0.1"),
+        ("ingest_workers = 0", r"`ingest_workers` has value 0: .*at least 1 and at most 256"),
+        ("ingest_workers = 10_000", r"`ingest_workers` has value 10000: .*at least 1 and at most 256"),
+        (f"ingest_workers = {CORES + 1}", rf"`ingest_workers` has value {CORES + 1}: .*allowed are 1 to {CORES}"),
         ("version = 2", r"`version` has value 2: .*allowed: at least 1 and at most 1"),
         ("method = {sparsity = 1.0}", r"`method.sparsity` has value 1.0: .*at least 0 and less than 1"),
         ("method = {sparsities = [0.9, 1.0]}", r"`method.sparsities\[1\]` has value 1.0: .*less than 1"),

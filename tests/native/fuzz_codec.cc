@@ -373,8 +373,48 @@ void TryValues(Random& random) {
   Require(moved == 0 || moved == kNotFinite, "a move ended in an unknown way");
 }
 
+// Entries of an update: sums over any stretch stay inside it, whatever the positions.
+void TrySums(Random& random) {
+  const Nonzeros held = NonzerosOf(RandomTensor(random));
+  const size_t size = held.positions.empty() ? 0 : held.positions.back() + size_t{1};
+  std::vector<uint32_t> list = held.positions;
+  const bool altered = !list.empty() && random.OneIn(2);
+  if (altered) list[random.Below(list.size())] = static_cast<uint32_t>(random.Next());
+  const auto first = static_cast<uint32_t>(random.OneIn(2) ? 0 : random.Below(size + 2));
+  const size_t n = random.OneIn(2) ? size : random.Below(size + 2);
+  bool fits = true;
+  for (const uint32_t position : list) fits &= position >= first && position - first < n;
+
+  const Exact<uint32_t> positions(list), bits(held.values), base_bits(n);
+  const auto* const values = reinterpret_cast<const float*>(bits.data());
+  const auto* const base = reinterpret_cast<const float*>(base_bits.data());
+  const Exact<double> sums(n);
+  const int64_t added = Call(se_add_entries, positions.data(), values, positions.size(), first, n, 0.5, sums.data());
+  Require(fits ? added == 0 : added == kBeyondEnd, "entries were added outside, or refused inside");
+
+  const Exact<int32_t> columns(n);
+  int32_t used = 0;
+  for (size_t i = 0; i < n; ++i) columns[i] = random.OneIn(2) ? used++ : -1;
+  const Exact<double> row(static_cast<size_t>(used));
+  double square = 0;
+  const int64_t scattered = Call(se_scatter_changes, positions.data(), values, positions.size(), base, first, n,
+                                 columns.data(), row.data(), &square);
+  Require(scattered == added, "changes were scattered outside, or refused inside");
+
+  const Exact<uint32_t> kept(NonzerosOf(RandomTensor(random)).positions);
+  double missing = 0;
+  Call(se_missing_square, positions.data(), values, positions.size(), kept.data(), kept.size(), &missing);
+
+  const size_t middle = random.Below(n + 1);
+  const int64_t starts[] = {0, static_cast<int64_t>(middle), static_cast<int64_t>(n)};
+  const Exact<double> products(14);
+  const int64_t odd = Call(se_products, base, base, starts, size_t{2}, products.data());
+  Require(odd >= 0 && odd <= static_cast<int64_t>(n), "more values are odd than there are");
+}
+
 void TryOne(Random& random) {
-  switch (random.Below(8)) {
+  switch (random.Below(9)) {
+    case 8: TrySums(random); break;
     case 0: TryValues(random); break;
     case 1:
     case 2:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,8 +24,8 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.faults import CRASH_POINTS, CRASH_VARIABLE, EXIT_CODE
 
-Role = Literal["coordinator", "broker", "device"]
-ROLES: tuple[Role, ...] = ("coordinator", "broker", "device")
+Role = Literal["coordinator", "broker", "device", "worker"]
+ROLES: tuple[Role, ...] = ("coordinator", "broker", "device", "worker")
 
 DEVICES = 2
 LIMIT_S = 300.0
@@ -49,7 +52,7 @@ class Kills:
     in_a_write: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
     store_wiped: int = 0
     slowest_s: float = 0.0
-    """From the start of a process to the next sign that the run goes on."""
+    """From the start of a process, or the death of a worker, to the next sign that the run goes on."""
 
     def of(self, role: Role) -> int:
         return self.by_signal[role] + self.in_a_write[role]
@@ -62,7 +65,7 @@ class Kills:
 class Machine:
     """Broker, coordinator and devices of one run, each a process that can be killed and started again."""
 
-    def __init__(self, folder: Path, artifacts: Path, mosquitto: str, *, rounds: int) -> None:
+    def __init__(self, folder: Path, artifacts: Path, mosquitto: str, *, rounds: int, ingest_workers: int = 1) -> None:
         self.folder = folder
         self.run_dir = folder / "run"
         self._mosquitto = mosquitto
@@ -70,6 +73,7 @@ class Machine:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._write_configs(artifacts, rounds)
+        self.set_workers(ingest_workers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,6 +95,19 @@ class Machine:
         process = self._processes[name]
         process.kill()
         process.wait(LIMIT_S)
+
+    def set_workers(self, count: int) -> None:
+        """How many workers the coordinator has when it is started next."""
+        path = self.folder / "run.toml"
+        path.write_text(re.sub(r"ingest_workers = \d+", f"ingest_workers = {count}", path.read_text()))
+
+    def workers(self) -> list[int]:
+        """The ids of the coordinator's worker processes."""
+        try:
+            children = Path(f"/proc/{self._processes['coordinator'].pid}/task").glob("*/children")
+            return sorted(int(pid) for each in children for pid in each.read_text().split())
+        except OSError:  # the coordinator is gone
+            return []
 
     def exit_code(self, name: str) -> int | None:
         return self._processes[name].poll()
@@ -163,7 +180,7 @@ class Machine:
         (self.folder / "run.toml").write_text(
             f'name = "killed"\nfleet = "kill"\nartifacts = "{artifacts}"\nrun_dir = "{self.run_dir}"\n'
             f'dataset = "digits"\nrounds = {rounds}\ncohort_size = {DEVICES}\nepochs = 2\nseed = 1\n'
-            f"deadline_s = 86400\neval_every = {rounds}\nbatch_size = 32\n"
+            f"deadline_s = 86400\neval_every = {rounds}\nbatch_size = 32\ningest_workers = 1\n"
             f"[learning_rate]\nstart = 0.1\nend = 0.05\n[broker]\nport = {self._port}\n"
         )
         for index in range(DEVICES):
@@ -185,6 +202,40 @@ def run_undisturbed(machine: Machine) -> Outcome:
         machine.end()
 
 
+def run_changing_workers(machine: Machine, counts: Sequence[int]) -> Outcome:
+    """The run whose coordinator is killed now and then and goes on with another number of workers."""
+    try:
+        for name in machine.names:
+            machine.start(name)
+        for count in counts:
+            _await_progress(machine, machine.progress())
+            orphans = machine.workers()
+            machine.kill("coordinator")
+            _await_death(orphans)
+            machine.set_workers(count)
+            machine.start("coordinator")
+        _await_end(machine)
+        return machine.outcome()
+    finally:
+        machine.end()
+
+
+def _await_death(workers: Sequence[int]) -> None:
+    """Nobody tells the workers of a killed coordinator to end; they notice."""
+    until_s = time.monotonic() + LIMIT_S
+    for pid in workers:
+        while b"sparsyedge" in _command_of(pid):
+            assert time.monotonic() < until_s, f"worker {pid} has outlived its coordinator"
+            time.sleep(POLL_S)
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def run_killing(machine: Machine, role: Role, *, seed: int, kills: Kills) -> Outcome:
     """The run with one role killed again and again until it is over, at moments that the seed decides."""
     dice = random.Random(f"{seed}/{role}")
@@ -192,6 +243,9 @@ def run_killing(machine: Machine, role: Role, *, seed: int, kills: Kills) -> Out
         for name in machine.names:
             machine.start(name)
         while not machine.is_finished():
+            if role == "worker":
+                _kill_worker(machine, dice=dice, kills=kills)
+                continue
             victim = role if role != "device" else f"device-{dice.randrange(DEVICES)}"
             _kill_once(machine, role, victim, dice=dice, kills=kills)
         return machine.outcome()
@@ -226,6 +280,24 @@ def _kill_once(machine: Machine, role: Role, victim: str, *, dice: random.Random
     machine.start(victim)
     _await_progress(machine, before)
     kills.slowest_s = max(kills.slowest_s, time.monotonic() - started_s)
+
+
+def _kill_worker(machine: Machine, *, dice: random.Random, kills: Kills) -> None:
+    """Kill one worker, half of the time with a job that it has not finished; the coordinator starts another."""
+    time.sleep(dice.uniform(0.0, CALM_S / 2))
+    before, found = machine.progress(), machine.workers()
+    if not found:
+        return
+    victim = dice.choice(found)
+    with suppress(ProcessLookupError):
+        if dice.random() < 0.5:
+            os.kill(victim, signal.SIGSTOP)
+            time.sleep(dice.uniform(0.0, CALM_S))
+        os.kill(victim, signal.SIGKILL)
+        kills.by_signal["worker"] += 1
+    killed_s = time.monotonic()
+    _await_progress(machine, before)
+    kills.slowest_s = max(kills.slowest_s, time.monotonic() - killed_s)
 
 
 def _draw_crash(role: Role, dice: random.Random) -> str | None:

@@ -138,11 +138,10 @@ SE_CODEC_API int64_t se_missing_square(const uint32_t* positions, const float* v
                                        const uint32_t* kept, size_t kept_count, double* sum);
 
 // Writes double(values[i]) - base[positions[i]] to row[columns[positions[i] - first]] for every value that is not zero
-// and whose column is not negative, and adds the squares of all changes to `*square`. `n` is the length of `columns`, and
-// of the stretch of `base` that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
-SE_CODEC_API int64_t se_scatter_changes(const uint32_t* positions, const float* values, size_t count,
-                                        const float* base, uint32_t first, size_t n, const int32_t* columns,
-                                        double* row, double* square);
+// and whose column is not negative, and adds the squares of all changes to `*square`. `n` is the length of `columns`,
+// and of the stretch of `base` that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
+SE_CODEC_API int64_t se_scatter_changes(const uint32_t* positions, const float* values, size_t count, const float* base,
+                                        uint32_t first, size_t n, const int32_t* columns, double* row, double* square);
 
 // For each of `segments` stretches of two arrays, from starts[s] to starts[s + 1], the sums of (a - b)^2, a^2, b^2 and
 // a b in double precision, and how many entries of a, of b and of both are not zero: seven numbers a stretch. Returns

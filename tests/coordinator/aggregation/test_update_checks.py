@@ -83,6 +83,16 @@ def test_an_update_that_was_not_pruned_is_refused(initial: State, manifest: Mani
         verify(frame_of(initial), manifest)
 
 
+def test_zeros_that_an_update_lists_are_not_kept_beyond_the_budget(pruned: State, manifest: Manifest) -> None:
+    # A lossless frame keeps -0.0 as a value, so this one lists every entry.
+    pruned["fc.weight"][pruned["fc.weight"] == 0] = -0.0
+    start = RoundBase(manifest, layout_of(manifest), pruned)
+    found = verify_update(frame_of(pruned), start, run="r1", round_number=3, base_id=BASE)
+    assert found.update.entries > 2000
+    assert found.update.values.size == nonzero_budget(manifest)
+    np.testing.assert_array_equal(found.update.tensors(start.layout)["fc.weight"], pruned["fc.weight"])
+
+
 def test_a_missing_tensor_is_refused(pruned: State, manifest: Manifest) -> None:
     del pruned["fc.bias"]
     with pytest.raises(FrameError, match=r"lacks tensor fc\.bias"):

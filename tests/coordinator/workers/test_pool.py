@@ -15,7 +15,7 @@ from fixtures.dense_way import average
 from sparsyedge.coordinator.aggregation.alignment import compare
 from sparsyedge.coordinator.aggregation.mean import average as mean
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
-from sparsyedge.coordinator.aggregation.round_entries import Member, RoundEntries
+from sparsyedge.coordinator.aggregation.round_entries import EntryFile, Member, RoundEntries
 from sparsyedge.coordinator.workers import jobs
 from sparsyedge.coordinator.workers.pool import WorkerPool
 from sparsyedge.coordinator.workers.shared_model import SharedModel
@@ -144,3 +144,82 @@ def test_no_process_is_left_when_the_pool_is_closed(pool: WorkerPool) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_workers_that_died_without_a_job_do_not_count_against_the_next_update(pool: WorkerPool, initial: State) -> None:
+    verified(pool, [packed(update_of(initial, 1))])
+    for _ in range(3):
+        kill_all(pool)
+        (answer,) = verified(pool, [packed(update_of(initial, 2))])
+        assert isinstance(answer, jobs.Verified)
+
+
+def test_a_stop_signal_to_the_whole_group_leaves_the_workers_to_the_leader(pool: WorkerPool, initial: State) -> None:
+    verified(pool, [packed(update_of(initial, device)) for device in range(DEVICES)])
+    pids = pool.pids
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    (answer,) = verified(pool, [packed(update_of(initial, 2))])
+    assert isinstance(answer, jobs.Verified)
+    assert pool.pids == pids
+
+
+def test_workers_that_cannot_start_are_the_jobs_refusal_and_no_error_of_the_leader(
+    manifest: Manifest, shared: SharedModel, base: RoundBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparsyedge.coordinator.workers.pool.COMMAND", "raise SystemExit(3)")
+    # The setup does not fit the socket's buffer, so the leader is still sending it when the process ends.
+    pool = WorkerPool(2, run="r" * (1 << 21), manifest=manifest, model=shared, base=base, folder=tmp_path / "updates")
+    pool.begin(BASE_ID)
+    (answer,) = verified(pool, [b"x" * 99])
+    pool.close()
+    assert isinstance(answer, jobs.Refused)
+    assert answer.reason == "3 processes in turn did not survive it"
+
+
+def test_workers_import_nothing_from_the_present_folder(
+    manifest: Manifest,
+    shared: SharedModel,
+    base: RoundBase,
+    initial: State,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(4)")
+    monkeypatch.chdir(tmp_path)
+    pool = WorkerPool(1, run="r", manifest=manifest, model=shared, base=base, folder=tmp_path / "updates")
+    pool.begin(BASE_ID)
+    (answer,) = verified(pool, [packed(update_of(initial, 1))])
+    pool.close()
+    assert isinstance(answer, jobs.Verified)
+
+
+def test_a_full_disk_is_an_error_of_the_machine_and_not_of_the_update(
+    manifest: Manifest,
+    shared: SharedModel,
+    base: RoundBase,
+    initial: State,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(folder: Path, base: RoundBase, *, number: int) -> EntryFile:
+        return EntryFile(os.open("/dev/full", os.O_RDWR), base, number=number)
+
+    monkeypatch.setattr(EntryFile, "create", full)
+    pool = WorkerPool(2, run="r", manifest=manifest, model=shared, base=base, folder=tmp_path)
+    pool.begin(BASE_ID)
+    with pytest.raises(OSError, match="No space left on device"):
+        verified(pool, [packed(update_of(initial, 1))])
+    pool.close()
+
+
+def test_a_model_without_weights_has_a_mean_too(pool: WorkerPool, base: RoundBase) -> None:
+    assert list(pool.means(RoundEntries(base, pool.files, []), [], total=1.0, senders_only=False)) == []
+
+
+def kill_all(pool: WorkerPool) -> None:
+    """Kill the workers, and wait until they are gone."""
+    for pid in pool.pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

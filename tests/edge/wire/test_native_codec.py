@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.edge import native
 from sparsyedge.edge.errors import ArtifactError, FrameError
+from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire import native_codec as codec
 from sparsyedge.edge.wire.native_codec import Bits, Coding, MaskBits, Positions, Sparse
 
@@ -389,6 +390,116 @@ def test_expansion_needs_as_many_words_as_the_mask_keeps() -> None:
             codec.expand(np.zeros(4, np.uint32), count=count, mask=mask, base=None, coding=Coding.LOSSLESS)
     with pytest.raises(FrameError, match="out of range"):
         codec.expand(np.zeros(4, np.uint32), count=2, mask=mask, base=None, coding=Coding.INT8)
+
+
+# ---- sums over updates -----------------------------------------------------------------------------------------------
+
+
+class Listed(NamedTuple):
+    """Some entries of a stretch of a model."""
+
+    first: int
+    size: int
+    positions: Positions
+    values: FloatArray
+    base: FloatArray
+
+
+def _listed(size: int, first: int, density: float, seed: int) -> Listed:
+    rng = np.random.default_rng(seed)
+    places = np.flatnonzero(rng.random(size) < density)
+    values = rng.standard_normal(places.size).astype(np.float32) * (rng.random(places.size) < 0.8)
+    base = rng.standard_normal(size).astype(np.float32) * (rng.random(size) < 0.7)
+    return Listed(first, size, (places + first).astype(np.uint32), values.astype(np.float32), base.astype(np.float32))
+
+
+listed_entries = st.builds(
+    _listed,
+    st.integers(0, 500),
+    st.sampled_from([0, 1, 7_000, 2**32 - 501]),
+    st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    st.integers(0, 2**32 - 1),
+)
+
+
+@patiently
+@given(listed_entries, st.floats(0, 1e6))
+def test_entries_are_added_to_sums_in_double_precision(listed: Listed, weight: float) -> None:
+    sums = np.linspace(-1.0, 1.0, listed.size)
+    expected = sums.copy()
+    expected[listed.positions - np.uint32(listed.first)] += listed.values.astype(np.float64) * weight
+    codec.add_entries(listed.positions, listed.values, first=listed.first, weight=weight, sums=sums)
+    np.testing.assert_array_equal(sums, expected)
+
+
+@pytest.mark.parametrize("position", [0, 9, 15, 2**32 - 1])
+def test_entries_outside_the_stretch_are_refused(position: int) -> None:
+    positions, values = np.array([10, position], dtype=np.uint32), np.ones(2, dtype=np.float32)
+    sums, guarded = np.zeros(7), slice(1, 6)
+    with pytest.raises(FrameError, match="outside its tensor"):
+        codec.add_entries(positions, values, first=10, weight=1.0, sums=sums[guarded])
+    assert sums.tolist() == [0, 1, 0, 0, 0, 0, 0]
+    row = np.zeros(7)
+    with pytest.raises(FrameError, match="outside its tensor"):
+        codec.scatter_changes(
+            positions,
+            values,
+            base=np.zeros(5, dtype=np.float32),
+            first=10,
+            columns=np.arange(5, dtype=np.int32),
+            row=row[guarded],
+        )
+    assert row.tolist() == [0, 1, 0, 0, 0, 0, 0]
+
+
+@patiently
+@given(listed_entries, st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_changes_are_put_into_their_columns_and_their_squares_summed(listed: Listed, share: float, seed: int) -> None:
+    has_column = np.random.default_rng(seed).random(listed.size) < share
+    columns = np.where(has_column, np.cumsum(has_column) - 1, -1).astype(np.int32)
+    row = np.zeros(int(has_column.sum()))
+    square = codec.scatter_changes(
+        listed.positions, listed.values, base=listed.base, first=listed.first, columns=columns, row=row
+    )
+    places = (listed.positions - np.uint32(listed.first))[listed.values != 0]
+    changes = np.zeros(listed.size)
+    changes[places] = listed.values[listed.values != 0].astype(np.float64) - listed.base[places]
+    np.testing.assert_array_equal(row, changes[has_column])
+    assert square == pytest.approx(float((changes**2).sum()), rel=1e-12)
+
+
+@patiently
+@given(listed_entries, st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_squares_of_what_is_not_kept_are_summed(listed: Listed, share: float, seed: int) -> None:
+    kept = (np.flatnonzero(np.random.default_rng(seed).random(listed.size) < share) + listed.first).astype(np.uint32)
+    found = codec.missing_square(Sparse(listed.positions, listed.values.view(np.uint32)), kept)
+    missing = listed.values[~np.isin(listed.positions, kept)].astype(np.float64)
+    assert found == pytest.approx(float((missing**2).sum()), rel=1e-12)
+
+
+@patiently
+@given(listed_entries, st.lists(st.integers(0, 500), max_size=6))
+def test_products_are_those_of_each_stretch(listed: Listed, cuts: list[int]) -> None:
+    a = np.zeros(listed.size, dtype=np.float32)
+    a[listed.positions - np.uint32(listed.first)] = listed.values
+    starts = np.array([0, *sorted(min(cut, a.size) for cut in cuts), a.size], dtype=np.int64)
+    found, is_finite = codec.products(a, listed.base, starts)
+    assert is_finite
+    for row, start, stop in zip(found, starts[:-1], starts[1:], strict=True):
+        x, y = a[start:stop].astype(np.float64), listed.base[start:stop].astype(np.float64)
+        sums = [((x - y) ** 2).sum(), (x * x).sum(), (y * y).sum(), (x * y).sum()]
+        assert row[:4] == pytest.approx(sums, rel=1e-12, abs=1e-12)
+        assert row[4:].tolist() == [np.count_nonzero(x), np.count_nonzero(y), np.count_nonzero(x * y)]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", range(7))
+def test_products_notice_what_is_not_finite_wherever_it_is(value: float, place: int) -> None:
+    a, b = np.ones(7, dtype=np.float32), np.ones(7, dtype=np.float32)
+    a[place] = value
+    starts = np.array([0, 6, 7], dtype=np.int64)
+    assert not codec.products(a, b, starts)[1]
+    assert codec.products(b, a, starts)[1]
 
 
 # ---- the library -----------------------------------------------------------------------------------------------------
