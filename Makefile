@@ -101,7 +101,9 @@ test-s3: $(DEV_ENV) $(S3_ENV)/bin/moto_server  ## blobs in a bucket of a local S
 # pyproject.toml limits the time of each test. The suite has no limit: a busy machine may take longer.
 # COVERAGE=yes ends with the share of our lines that ran in the tests' own processes.
 COVERAGE ?=
-PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=)
+# One more than there are cores: many tests wait for brokers and processes most of the time.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(if $(COVERAGE),--cov --cov-report=)
 COVERED = $(if $(COVERAGE),@echo "coverage: $$($(BIN)/coverage report --format=total) % of lines ($(BIN)/coverage report shows which)")
 test-fast: $(DEV_ENV)  ## tests without brokers, exports and training, for every commit (under a minute)
 	$(PYTEST) -m 'not slow and not heavy' $(TESTS)
