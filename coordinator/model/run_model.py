@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from sparsyedge.coordinator.aggregation.influence import Influence
@@ -34,12 +35,12 @@ class RunModel:
 
     def close(self) -> None:
         """Close the file of the open round's updates, and end the worker processes and the evaluation under way."""
-        try:
-            self.closing.record_evaluation(wait=True)
-            self.updates.close()
-        finally:
+        with ExitStack() as parts:
+            # Each of them, whatever the others raise.
             if self.pool:
-                self.pool.close()
+                parts.callback(self.pool.close)
+            parts.callback(self.updates.close)
+            self.closing.record_evaluation(wait=True)
 
 
 def open_model(

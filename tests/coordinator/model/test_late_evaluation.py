@@ -63,6 +63,10 @@ class Run:
         return Evaluation(len(self.seen) / 10, 1.0)
 
     def play(self, number: int) -> None:
+        self.deliver(number)
+        self.parts.closing.close_round(number, ("d1",), elapsed_s=lambda: 1.0)
+
+    def deliver(self, number: int) -> None:
         model, updates = self.parts.present, self.parts.updates
         self.store.open_round(number, base=model.id, base_nonzeros=1, learning_rate=0.1, cohort=("d1",))
         moved = {name: tensor * (1 + number / 10) for name, tensor in model.state.items()}
@@ -72,7 +76,6 @@ class Run:
         offer = Offer(run="r", round=number, base=model.id, update=blob_of(frame), samples=1, report=report)
         updates.verify(offer, frame)
         updates.accept("d1", offer, frame)
-        self.parts.closing.close_round(number, ("d1",), elapsed_s=lambda: 1.0)
 
     def accuracies(self) -> list[float | None]:
         return [record.test_accuracy for record in self.store.rounds()]
@@ -112,6 +115,22 @@ def test_what_an_evaluation_raises_reaches_the_run(run: Run) -> None:
     run.go.set()
     with pytest.raises(OSError, match="the data are gone"):
         run.parts.closing.record_evaluation(wait=True)
+
+
+def test_the_updates_are_closed_whatever_an_evaluation_raises(run: Run) -> None:
+    run.error = OSError("the data are gone")
+    run.play(1)
+    run.deliver(2)
+    assert "2.log" in open_files()
+    run.go.set()
+    with pytest.raises(OSError, match="the data are gone"):
+        run.parts.close()
+    assert "2.log" not in open_files()
+
+
+def open_files() -> set[str]:
+    """The names of the files that this process has open."""
+    return {path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
 
 
 def test_a_process_that_died_before_the_evaluation_is_made_up_for(run: Run) -> None:
