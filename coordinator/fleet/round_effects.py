@@ -143,6 +143,8 @@ class RoundEffects:
         for device, reason in self._uploads.unfinished().items():
             self._refusals.count(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
         self._refusals.flush()
+        # The next model overwrites the one that may still be under evaluation.
+        self.note_evaluation(wait=True)
         self._closing.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
         self._observer.round_closed(self._store.closed_round(command.round))
         return self.model_ready()
