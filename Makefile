@@ -139,8 +139,8 @@ test-hostile: $(DEV_ENV) mosquitto  ## the cost of one hostile member in ten ove
 test-flood: $(DEV_ENV) mosquitto  ## can new devices enrol during a one-minute flood, and at what memory cost
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py
 
-test-cluster: $(DEV_ENV) nats-server  ## a run over three nodes of NATS, one killed in mid-round: same model (two minutes)
-	timeout 900 $(BIN)/python -m pytest -q -s -m slow tests/system/test_cluster_run.py
+test-cluster: $(DEV_ENV) nats-server  ## three nodes of NATS: who may read and write what, and a run with one killed in mid-round (three minutes)
+	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/system/test_nats_cluster.py tests/system/test_cluster_run.py
 
 # Fuzzing follows coverage if it can: of the native codec with clang and libFuzzer (on Debian: clang, libclang-rt-14-dev),
 # of Python with atheris. Both have a fallback without coverage.

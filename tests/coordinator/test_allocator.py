@@ -162,14 +162,14 @@ if sys.argv[1] == "given back":
     give_back_large_blocks()
 del (block := [np.ones(20 << 20, dtype=np.uint8)])[:]  # from which glibc learns to keep blocks up to this size
 before = resident()
-blocks = [np.ones(1 << 20, dtype=np.uint8) for _ in range(64)]
+blocks = [np.ones(4 << 20, dtype=np.uint8) for _ in range(16)]
 del blocks[:-1]
 print((resident() - before) / (64 << 20))
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc")
-def test_blocks_of_the_size_of_tensors_go_back_to_the_system_when_they_are_freed() -> None:
+def test_blocks_of_the_size_of_large_tensors_go_back_to_the_system_when_they_are_freed() -> None:
     kept, given_back = (
         float(subprocess.run([sys.executable, "-c", LEARNED, how], check=True, capture_output=True, text=True).stdout)
         for how in ("kept", "given back")

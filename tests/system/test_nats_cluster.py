@@ -27,7 +27,8 @@ from sparsyedge.edge.protocol.tls import Tls, client_context
 from sparsyedge.edge.security.enrolment_messages import DeviceFile, entry_reply, token_sha256
 from sparsyedge.edge.security.identity import Identity
 
-pytestmark = pytest.mark.heavy
+# A cluster elects leaders, which takes it seconds, or minutes beside other work: behind `make test-cluster`.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 DEVICES = ("pi-01", "pi-02", "pi-03")
 TOPICS = Topics("lab")

@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence() -> None:
 
 def test_a_bucket_without_obstore_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    with pytest.raises(ConfigError, match=r"obstore is not installed; .*pip install 'sparsyedge\[store\]'"):
+    with pytest.raises(ConfigError, match=r"obstore is not installed; .*pip install '\.\[store\]'"):
         open_shelf("s3://bucket/prefix")
 
 
