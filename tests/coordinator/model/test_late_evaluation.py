@@ -121,16 +121,17 @@ def test_the_updates_are_closed_whatever_an_evaluation_raises(run: Run) -> None:
     run.error = OSError("the data are gone")
     run.play(1)
     run.deliver(2)
-    assert "2.log" in open_files()
+    log = run.config.run_path / "updates/2.log"
+    assert log in open_files()
     run.go.set()
     with pytest.raises(OSError, match="the data are gone"):
         run.parts.close()
-    assert "2.log" not in open_files()
+    assert log not in open_files()
 
 
-def open_files() -> set[str]:
-    """The names of the files that this process has open."""
-    return {path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+def open_files() -> set[Path]:
+    """The files that this process has open."""
+    return {path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
 
 
 def test_a_process_that_died_before_the_evaluation_is_made_up_for(run: Run) -> None:
