@@ -99,10 +99,6 @@ class GlobalModel:
         """Return the frame of one of the present deltas."""
         return self._delta_frames[delta.base]
 
-    def succeed(self, average: Tensors, *, round_number: int) -> None:
-        """Make the version that the next round starts from, and switch to it; it is on disk when this returns."""
-        self.present(self.next_version(average, round_number=round_number))
-
     def next_version(self, average: Tensors, *, round_number: int) -> Version:
         """Make the version that the next round starts from, and save it."""
         mean = self._optimizer.step(self._state, average)

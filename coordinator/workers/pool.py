@@ -112,11 +112,6 @@ class WorkerPool:
         """The ids of the worker processes."""
         return [worker.process.pid for worker in self._workers]
 
-    @property
-    def busy(self) -> bool:
-        """Whether an answer may come."""
-        return bool(self._queue or self._answers) or any(worker.task for worker in self._workers)
-
     def begin(self, model_id: str) -> None:
         """Start a round from the model that is in the shared memory now; forgets the last round's updates."""
         self._model_id = model_id
