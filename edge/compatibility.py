@@ -19,9 +19,12 @@ from sparsyedge.edge.errors import FrameError, VersionError
 from sparsyedge.edge.text import MAX_TEXT, one_line
 
 __all__ = [
+    "CLASS_SHARES",
+    "DEVICE_EVALUATION",
     "FIRST",
     "HTTP_BLOBS",
     "OURS",
+    "RELEASES",
     "Demand",
     "Feature",
     "Features",
@@ -73,10 +76,26 @@ FIRST = Speaks(protocol=Span(1, 1), manifest=Span(5, 5))
 """Stands in for a status that announces nothing: the first release."""
 HTTP_BLOBS = "http-blobs"
 """A task that needs it has its blobs on a web server alone, not on the broker."""
+CLASS_SHARES = "class-shares"
+"""A task that needs it has devices tell which classes they have."""
+DEVICE_EVALUATION = "device-evaluation"
+"""A task that needs it has devices hold out samples, or evaluate and not train."""
+RELEASES = "releases"
+"""A device that has it takes orders to upgrade itself over the air."""
 OURS = Speaks(
     protocol=Span(1, 1),
     manifest=Span(5, 6),
-    features=(HTTP_BLOBS, "regression", "sample-shapes", "training-settings"),
+    features=(
+        "activation-warmup",
+        CLASS_SHARES,
+        DEVICE_EVALUATION,
+        HTTP_BLOBS,
+        "label-shift",
+        "regression",
+        RELEASES,
+        "sample-shapes",
+        "training-settings",
+    ),
 )
 """What this sparsyedge reads, as device and as coordinator. It writes the oldest version that can carry the message."""
 

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ __all__ = [
 # An identity is one level of an MQTT topic: no separators, no wildcards, nothing special to a shell or file system.
 Identifier = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Argument = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +83,10 @@ class DataConfig(Section, frozen=True):
     """The first folder to search for data sets, before $SPARSYEDGE_DATA and the cache."""
     partition: PartitionConfig | None = None
     """This device's share; by default it trains on the whole train part of the data set."""
+    min_samples: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 1
+    """How many samples the device needs to take part; with fewer it says so and waits for more."""
+    tell_classes: bool = True
+    """Whether a run that picks cohorts by classes may know which this device has; if not, it takes no part in such."""
 
 
 class LimitsConfig(Section, frozen=True):
@@ -119,11 +124,26 @@ class DeviceConfig(Section, frozen=True):
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
     """How many seconds to measure idle power at startup; 0 skips it."""
     broker: Brokers = BrokerConfig()
-    """The fleet's broker, or as `[[broker]]` the nodes of its cluster, which the device tries in this order."""
+    """The fleet's broker, or as `[[broker]]` its cluster's nodes; a device with `identity` finds it if left out."""
+    find_broker: bool = False
+    """Whether to look for the broker on the local network if it does not answer; only with `identity`."""
     identity: PathKey | None = None
     """The folder from `sparsyedge edge enrol`: the device's key and certificate, and the authority it trusts."""
     limits: LimitsConfig = LimitsConfig()
     """When this device pauses training."""
+    model: Literal["every", "last", "off"] = "last"
+    """Which of the fleet's models this device keeps for predictions: each round's, a finished run's, or none."""
+    personalised: bool = False
+    """Whether to keep the device's own model, too, as it is after each training."""
+    on_model: Annotated[tuple[Argument, ...], msgspec.Meta(max_length=64)] = ()
+    """A program and its arguments, run when the fleet's model for predictions has changed."""
+    on_model_limit_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
+    """How many seconds `on_model` may take; then it is ended with everything that it started."""
+
+    @property
+    def named_brokers(self) -> tuple[BrokerConfig, ...]:
+        """The brokers that the config names; none for a member of a secured fleet that is to find its broker."""
+        return () if self.identity is not None and self.broker == BrokerConfig() else broker_list(self.broker)
 
 
 Config = TypeVar("Config", bound=Section)

@@ -3,6 +3,7 @@
     SparsyedgeError            a fault we can name; the command line prints its sentence and exits with 2
     ├── ConfigError            a config file or flag: unknown key, value out of bounds, missing file
     ├── DataError              a data set: missing, wrong shape, NaN, label out of range
+    │   └── UnreadableData     a file of it that is no such file, or not yet: it may be half-written
     ├── ArtifactError          exported graphs: missing file, wrong hash, other version
     ├── FrameError             a model or update from the wire that we cannot trust
     │   └── VersionError       a message whose version or feature this side lacks
@@ -34,6 +35,7 @@ __all__ = [
     "StoreError",
     "StoreLocked",
     "TrainingError",
+    "UnreadableData",
     "VersionError",
 ]
 
@@ -48,6 +50,10 @@ class ConfigError(SparsyedgeError):
 
 class DataError(SparsyedgeError):
     """A data set is unusable as it is."""
+
+
+class UnreadableData(DataError):
+    """A file of a data set cannot be read; it may be half-written, and whole a moment later."""
 
 
 class ArtifactError(SparsyedgeError):

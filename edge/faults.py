@@ -9,7 +9,15 @@ from __future__ import annotations
 import os
 from typing import Final
 
-__all__ = ["CRASH_POINTS", "CRASH_VARIABLE", "EXIT_CODE", "crash_point"]
+__all__ = [
+    "CRASH_POINTS",
+    "CRASH_VARIABLE",
+    "EXIT_CODE",
+    "ROLLOUT_CRASH_POINTS",
+    "SWAP_POINTS",
+    "UPGRADE_CRASH_POINTS",
+    "crash_point",
+]
 
 CRASH_VARIABLE: Final = "SPARSYEDGE_CRASH_AT"
 EXIT_CODE: Final = 137
@@ -23,6 +31,20 @@ CRASH_POINTS: Final = (
 )
 """In the middle of writing a file, before and after its rename, before the updates of a round are synced, and on both
 sides of a commit to the run store."""
+SWAP_POINTS: Final = ("before-swap", "after-swap")
+"""On both sides of the moment in which a device's new model takes the old one's place."""
+UPGRADE_CRASH_POINTS: Final = (
+    "chunk-kept",
+    "downloaded",
+    "installed",
+    "checked",
+    "before-switch",
+    "after-switch",
+    "before-keep",
+)
+"""The stages of an upgrade on a device."""
+ROLLOUT_CRASH_POINTS: Final = ("rollout-written", "orders-given")
+"""Before and after a coordinator sends the orders that follow from the state on its disk."""
 
 _passed = 0
 

@@ -12,7 +12,8 @@ Kind = Literal["measured-board", "measured-rails", "battery", "modelled", "none"
 """How far to trust the joules: measured at the board's input, measured on some rails (such as the processor's), read
 from the battery's gauge, estimated, or absent.
 """
-Phase = Literal["download", "train", "prune", "encode", "upload"]
+Phase = Literal["download", "evaluate", "train", "prune", "encode", "upload"]
+"""`evaluate` is in answers to tasks that ask for it alone: older coordinators refuse a phase that they do not know."""
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -75,9 +76,12 @@ def make_private_folder(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files of killed writers below `directory`; nobody else may be writing there."""
-    for path in directory.rglob(f".*{UNFINISHED}"):
-        path.unlink(missing_ok=True)
+    """Remove temporary files and folders of killed writers below `directory`; nobody else may be writing there."""
+    for path in list(directory.rglob(f".*{UNFINISHED}")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def sha256_file(path: Path) -> str:

@@ -17,6 +17,7 @@ __all__ = [
     "count_regrown",
     "dense_bytes",
     "first_nonfinite",
+    "global_sparsity",
     "model_id",
 ]
 
@@ -64,6 +65,13 @@ def dense_bytes(state: Mapping[str, FloatArray]) -> int:
 def count_nonzero(state: Mapping[str, FloatArray], names: Iterable[str]) -> int:
     """The number of non-zero entries in the named tensors."""
     return sum(int(np.count_nonzero(state[name])) for name in names)
+
+
+def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) -> float:
+    """The share of prunable weights that are exactly zero."""
+    names = tuple(prunable)
+    size = sum(state[name].size for name in names)
+    return 1.0 - count_nonzero(state, names) / size if size else 0.0
 
 
 def count_regrown(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], names: Iterable[str]) -> int:

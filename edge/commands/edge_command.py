@@ -4,50 +4,73 @@ from __future__ import annotations
 
 import itertools
 import logging
+import platform
 import secrets
-import signal
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import Parser
+from sparsyedge.edge.commands.broker_search import broker_places
 from sparsyedge.edge.commands.command_table import Command
+from sparsyedge.edge.commands.signals import on_signals
 from sparsyedge.edge.compatibility import own_software
-from sparsyedge.edge.config import DataConfig, DeviceConfig, broker_list, load_config
+from sparsyedge.edge.config import DataConfig, DeviceConfig, load_config
 from sparsyedge.edge.data import Dataset, check_classes, form_of, load, share_out
 from sparsyedge.edge.data.form import describe
+from sparsyedge.edge.data.loaders import open_source
+from sparsyedge.edge.data.source import DataSource, FixedSource
 from sparsyedge.edge.device.agent import Agent
+from sparsyedge.edge.device.board_sign import BoardSign
 from sparsyedge.edge.device.courier import Courier, Member, last_word, offline_status
 from sparsyedge.edge.device.energy import EnergyMeter, measure_idle, open_meter
-from sparsyedge.edge.device.equipment import DeviceFiles, Equipment, LocalData, Power, Signing
+from sparsyedge.edge.device.equipment import DeviceFiles, Equipment, Power, Signing
+from sparsyedge.edge.device.evaluation import EvaluationDesk
+from sparsyedge.edge.device.job_notices import JobNotices
 from sparsyedge.edge.device.limits import Limits, read_vitals
+from sparsyedge.edge.device.local_data import LocalData
+from sparsyedge.edge.device.model_keeper import ModelKeeper
+from sparsyedge.edge.device.model_place import device_folder
 from sparsyedge.edge.device.notify import Supervisor
+from sparsyedge.edge.device.renewal import Renewal
+from sparsyedge.edge.device.succession_watch import SuccessionWatch
 from sparsyedge.edge.errors import ConfigError, LinkError, SparsyedgeError
 from sparsyedge.edge.protocol.broker_refusal import retry_delay_s
-from sparsyedge.edge.protocol.messages import Offer, Topics
+from sparsyedge.edge.protocol.device_settings import MAX_WORD, DeviceSettings
+from sparsyedge.edge.protocol.messages import Offer, UpgradeStatus
 from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.security.identity import Identity
+from sparsyedge.edge.security.pinned_keys import PinnedKeys
 from sparsyedge.edge.security.signature import update_statement
 from sparsyedge.edge.security.trust import Trust
 from sparsyedge.edge.storage import private_files, remove_leftovers, write_atomically
 from sparsyedge.edge.training.session import Runtime
 from sparsyedge.edge.training.session_holder import SessionHolder
+from sparsyedge.edge.upgrade.launch import EXIT_SWITCHED
+from sparsyedge.edge.upgrade.slots import Slots
+from sparsyedge.edge.upgrade.upgrader import Settings, Upgrader
 
 __all__ = ["SUBCOMMANDS", "load_data", "main", "make_parser"]
 
 log = logging.getLogger(__name__)
 
 SUBCOMMANDS = {
-    "enrol": Command("sparsyedge.edge.commands.enrol_command:main", "make this machine a member of a secured fleet")
+    "enrol": Command("sparsyedge.edge.commands.enrol_command:main", "make this machine a member of a secured fleet"),
+    "predict": Command(
+        "sparsyedge.edge.commands.device_predict_command:main", "ask this device's model about images and .npz files"
+    ),
+    "configure": Command("sparsyedge.edge.commands.configure_command:main", "change keys of a device's config"),
+    "launcher": Command(
+        "sparsyedge.edge.commands.launcher_command:main", "make this device ready for upgrades over the air"
+    ),
 }
 WRITE_PROBE_NAME = "write-probe"
 WRITE_PROBE_BYTES = 64 * 1024
@@ -55,6 +78,7 @@ LAST_WORD_S = 5.0
 KNOWN_S = 5.0
 KNOWN_TICK_S = 0.5
 """How long a device that cannot start tries to report it."""
+NO_LAUNCHER = "it was not started by the launcher, so it could not go back; see `sparsyedge edge launcher`"
 
 
 def main(argv: list[str]) -> int:
@@ -65,26 +89,54 @@ def main(argv: list[str]) -> int:
     config = load_config(options.config, DeviceConfig)
     logs.set_level(options.log_level)
     logs.name_lines(config.id)
+    sign = BoardSign()
+    sign.show("starting", f"{config.id} starts")
     try:
         holder = SessionHolder(threads=config.threads, runtime=options.runtime)
-        dataset = load_data(config.data)
+        data = _open_data(config.data)
         meter = open_meter(config.meter)
         with private_files():
             _ready_work_dir(config)
     except (SparsyedgeError, OSError) as error:
+        sign.show("trouble", str(error))
         _leave_word(config, str(error))
         if isinstance(error, OSError):
             raise ConfigError(f"this device cannot start: {error}; check its disk and its config") from error
         raise
-    log.info("%d samples of %s", len(dataset.train), dataset.name)
-    for line in describe(form_of(dataset), dataset.train):
-        log.info("%s", line)
+    _describe_data(config.data, data)
     try:
         with private_files():
-            _run(config, dataset, holder, meter=meter, until_finished=options.until_finished)
+            return _run(
+                config,
+                data,
+                holder,
+                meter=meter,
+                sign=sign,
+                until_finished=options.until_finished,
+                source=options.config,
+            )
     finally:
         meter.stop()
-    return 0
+
+
+def _open_data(config: DataConfig) -> LocalData:
+    """This device's data, which it follows as it grows; a share of a data set stays as it is."""
+    if config.partition is not None:
+        source: DataSource = FixedSource(load_data(config))
+    else:
+        source = open_source(config.dataset, Path(config.data_dir) if config.data_dir is not None else None)
+    return LocalData.opened(source, min_samples=config.min_samples, tells_classes=config.tell_classes)
+
+
+def _describe_data(config: DataConfig, data: LocalData) -> None:
+    log.info("%d samples of %s", len(data), config.dataset)
+    if (part := data.part) is not None:
+        classes = len(part.names) or int(part.samples.y.max()) + 1
+        if part.samples.task == "regression":
+            classes = part.samples.y.shape[1]
+        dataset = Dataset(config.dataset, part.samples, part.samples.none(), classes, part.names)
+        for line in describe(form_of(dataset), part.samples):
+            log.info("%s", line)
 
 
 def load_data(config: DataConfig) -> Dataset:
@@ -109,7 +161,8 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge edge",
         description="Run this machine as a device of a fleet.",
-        epilog="`sparsyedge edge enrol FILE` makes it a member of a secured fleet first.",
+        epilog="`sparsyedge edge enrol FILE` makes it a member of a secured fleet first, `sparsyedge edge predict` "
+        "asks the model that it has received, `sparsyedge edge configure` changes its config.",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the device's config, device.toml")
     parser.add_argument(
@@ -130,7 +183,7 @@ def _leave_word(config: DeviceConfig, reason: str) -> None:
     """Tell the fleet why this device cannot start, if the broker is reachable: nobody may be watching its terminal."""
     member = _member(config, samples=0)
     try:
-        link = _link(config, member, _open_identity(config))
+        link = _link(config, member, _open_identity(config), supervisor=None)
         link.open(timeout_s=LAST_WORD_S)
         try:
             link.publish(member.topics.status(config.id), last_word(member, reason), retain=True, timeout_s=LAST_WORD_S)
@@ -140,23 +193,53 @@ def _leave_word(config: DeviceConfig, reason: str) -> None:
         log.warning("cannot tell the coordinator: %s", error)
 
 
-def _member(config: DeviceConfig, *, samples: int) -> Member:
+def _member(config: DeviceConfig, *, samples: int, settings: DeviceSettings | UnsetType = UNSET) -> Member:
     return Member(
         device=config.id,
         topics=Topics(config.fleet),
         boot_id=uuid.uuid4().hex,
         software=own_software(),
         samples=samples,
+        settings=settings,
     )
 
 
-def _link(config: DeviceConfig, member: Member, identity: Identity | None) -> Link:
-    first, *others = ((broker.host, broker.port) for broker in broker_list(config.broker))
+def _settings(config: DeviceConfig, holder: SessionHolder, meter: EnergyMeter) -> DeviceSettings:
+    """What the fleet's operator may want to know of this device."""
+    limits = config.limits
+    return DeviceSettings(
+        python=platform.python_version()[:MAX_WORD],
+        machine=platform.machine()[:MAX_WORD],
+        runtime=holder.runtime,
+        threads=config.threads,
+        meter=meter.name[:MAX_WORD],
+        max_temperature_c=limits.max_temperature_c,
+        min_battery_percent=limits.min_battery_percent,
+        only_on_charger=limits.only_on_charger,
+        wifi_only=limits.wifi_only,
+        finds_broker=config.find_broker or not config.named_brokers,
+    )
+
+
+def _link(
+    config: DeviceConfig,
+    member: Member,
+    identity: Identity | None,
+    *,
+    supervisor: Supervisor | None,
+    sign: BoardSign | None = None,
+) -> Link:
+    """A link to the broker; if that has to be found first, waits until somebody announces it.
+
+    Without a supervisor to tell, looks once.
+    """
+    (first, *others), find = broker_places(config, identity, supervisor, sign)
     # The nodes of a cluster may not tie client ids to certificates: then another member could end our connection.
     unguessable = f"-{secrets.token_hex(8)}" if others else ""
     return Link(
         *first,
         others=others,
+        find=find,
         identity=f"{config.fleet}-{config.id}{unguessable}",
         will=(member.topics.status(config.id), offline_status(member.boot_id)),
         tls=identity.tls if identity else None,
@@ -164,55 +247,97 @@ def _link(config: DeviceConfig, member: Member, identity: Identity | None) -> Li
 
 
 def _run(
-    config: DeviceConfig, dataset: Dataset, holder: SessionHolder, *, meter: EnergyMeter, until_finished: bool
-) -> None:
-    member = _member(config, samples=len(dataset.train))
+    config: DeviceConfig,
+    data: LocalData,
+    holder: SessionHolder,
+    *,
+    meter: EnergyMeter,
+    sign: BoardSign,
+    until_finished: bool,
+    source: Path,
+) -> int:
+    """Run the agent to its end and return the exit code; `source` is the config's file."""
+    member = _member(config, samples=len(data), settings=_settings(config, holder, meter))
     identity = _open_identity(config)
-    link = _link(config, member, identity)
-    work_dir = _work_dir(config)
-    courier = Courier(link, member, trust=_trust(config, identity, work_dir))
     supervisor = Supervisor()
+    link = _link(config, member, identity, supervisor=supervisor, sign=sign)
+    work_dir = device_folder(config)
+    keys = PinnedKeys(*identity.signing_keys) if identity else None
+    courier = Courier(link, member, trust=_trust(config, keys, work_dir))
     equipment = Equipment(
-        data=LocalData(dataset.train, dataset.names),
+        data=data,
         files=DeviceFiles(work_dir),
         holder=holder,
         power=Power(meter, idle_w=_idle_watts(meter, config.idle_s)),
         signing=Signing(
-            identity.signing_key if identity else None,
+            keys,
             sign=partial(_sign, config, identity),
             ca=identity.tls.ca if identity else None,
         ),
+        desk=EvaluationDesk(threads=config.threads),
+        models=ModelKeeper(config, work_dir, courier),
     )
+    limits = Limits(config.limits, vitals=lambda: read_vitals(work_dir))
+    upgrader = _upgrader(courier, config, equipment.signing, source)
+    renewal = Renewal(identity, courier) if identity else None
+    succession = None
+    if identity and keys and renewal:
+        succession = SuccessionWatch(identity, courier, keys, fleet=config.fleet, renewal=renewal)
     agent = Agent(
         courier,
         equipment,
-        limits=Limits(config.limits, vitals=lambda: read_vitals(work_dir)),
+        limits=limits,
         supervisor=supervisor,
+        notices=JobNotices(partial(link.tell, member.topics.progress(config.id)), vitals=lambda: limits.vitals),
+        sign=sign,
         until_finished=until_finished,
+        renewal=renewal,
+        succession=succession,
+        chores=upgrader,
     )
     # Subscribe before the link opens: by the first event, the broker knows our subscriptions.
     courier.join()
-    _open(link, supervisor)
+    if succession is not None:
+        succession.join()
+    if upgrader is not None:
+        upgrader.join()
+    sign.show("starting", f"connecting to fleet {config.fleet} at {link.host}:{link.port}")
+    _open(link, supervisor, sign, is_patient=not config.named_brokers)
     supervisor.ready()
     log.info("joined fleet %s at %s:%d", config.fleet, link.host, link.port)
     try:
-        with _stopped_by_signals(agent):
+        with on_signals(agent.stop):
             agent.run()
     finally:
         link.close()
+    return EXIT_SWITCHED if upgrader is not None and upgrader.wants_restart else 0
 
 
-def _open(link: Link, supervisor: Supervisor) -> None:
-    """Connect; raises LinkError on failure.
+def _upgrader(courier: Courier, config: DeviceConfig, signing: Signing, source: Path) -> Upgrader | None:
+    """What follows orders about releases; None outside of a secured fleet, and without the launcher."""
+    if signing.keys is None:
+        return None
+    slots = Slots.from_environment()
+    if slots is None:
+        courier.say_upgrade(UpgradeStatus(stage="fixed", reason=NO_LAUNCHER))
+        return None
+    settings = Settings.of(config.fleet, signing.keys, config=source, work_dir=device_folder(config), ca=signing.ca)
+    return Upgrader(courier, slots, settings)
+
+
+def _open(link: Link, supervisor: Supervisor, sign: BoardSign, *, is_patient: bool) -> None:
+    """Connect; raises LinkError on failure, unless it `is_patient`.
 
     A service that the broker refuses waits here: exiting would only make the supervisor restart it every few seconds.
+    So does a device that found its broker by itself: it may have met somebody else, or an address that is gone.
     """
     for tries in itertools.count():
         try:
             _open_once(link)
             return
         except LinkError as error:
-            if not (supervisor.is_there and link.is_refused):
+            sign.show("trouble", str(error))
+            if not (is_patient or (supervisor.is_there and link.is_refused)):
                 raise
             if tries == 0:
                 log.error("%s", error)
@@ -237,10 +362,10 @@ def _open_once(link: Link) -> None:
         time.sleep(KNOWN_TICK_S)
 
 
-def _trust(config: DeviceConfig, identity: Identity | None, work_dir: Path) -> Trust | None:
-    if identity is None:
+def _trust(config: DeviceConfig, keys: PinnedKeys | None, work_dir: Path) -> Trust | None:
+    if keys is None:
         return None
-    return Trust(identity.signing_key, fleet=config.fleet, path=work_dir / "trust.json")
+    return Trust(keys, fleet=config.fleet, path=work_dir / "trust.json")
 
 
 def _sign(config: DeviceConfig, identity: Identity | None, offer: Offer) -> Offer:
@@ -251,14 +376,9 @@ def _sign(config: DeviceConfig, identity: Identity | None, offer: Offer) -> Offe
     return msgspec.structs.replace(offer, signature=identity.sign(statement).hex())
 
 
-def _work_dir(config: DeviceConfig) -> Path:
-    # One folder per device: several devices on one machine can share the default.
-    return Path(config.work_dir).expanduser() / config.fleet / config.id
-
-
 def _ready_work_dir(config: DeviceConfig) -> None:
     """Make the folder and write to it: a full or read-only disk should fail now, not in mid-round."""
-    folder = _work_dir(config)
+    folder = device_folder(config)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
@@ -285,23 +405,3 @@ def _open_identity(config: DeviceConfig) -> Identity | None:
     if not identity.is_of(config.id):
         raise ConfigError(f"key `id` has value {config.id!r}, the identity in {identity.folder} is not that device's")
     return identity
-
-
-@contextmanager
-def _stopped_by_signals(agent: Agent) -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop the agent cleanly; a second signal ends the process at once."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        log.info("got %s; stopping", signal.Signals(number).name)
-        agent.stop()
-        restore()
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        restore()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,8 +13,10 @@ from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig
 from sparsyedge.edge.config_paths import resolve_paths
 from sparsyedge.edge.errors import FrameError, LinkError, SecurityError
 from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.messages import Topics, encode
+from sparsyedge.edge.protocol.finder import Finder
+from sparsyedge.edge.protocol.messages import encode
 from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.security.enrolment_messages import (
     DeviceFile,
     Enrolled,
@@ -30,6 +30,7 @@ from sparsyedge.edge.security.enrolment_messages import (
 )
 from sparsyedge.edge.security.identity import Identity, make_csr
 from sparsyedge.edge.storage import write_atomically
+from sparsyedge.edge.toml_text import toml_text
 
 __all__ = ["enrol", "main", "make_parser"]
 
@@ -39,6 +40,8 @@ ASK_AGAIN_S = 3.0
 TICK_S = 0.5
 KNOWN_S = 3.0
 """How long a broker may take to learn of a new token."""
+KNOWN_TRIES = 3
+"""How often it must refuse a token at least: on a busy machine, one refusal alone may take seconds."""
 
 _REPLY_DECODER: msgspec.json.Decoder[EnrolReply] = msgspec.json.Decoder(EnrolReply)
 
@@ -60,8 +63,8 @@ def main(argv: list[str]) -> int:
         print(f'write a config with id = "{device.device}" and identity = "{folder}" for it')
     else:
         config = folder / CONFIG_NAME
-        config_text = _toml(_config(device, folder, _data(device.data, options.file), options.work_dir))
-        write_atomically(config, config_text.encode())
+        keys = _config(device, folder, _data(device.data, options.file), options.work_dir)
+        write_atomically(config, toml_text(msgspec.to_builtins(keys)).encode())
         print(f"start it with: sparsyedge edge --config {config}")
     return 0
 
@@ -86,7 +89,8 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
     login = (device.device, hashed) if device.entry_key is None else None
     others = [(broker.host, broker.port) for broker in device.others]
     tls = identity.keep_entry(device.entry_certificate, device.entry_key)
-    link = Link(device.host, device.enrol_port, identity=nonce, tls=tls, login=login, others=others)
+    find = Finder(device.fleet, tls.ca, for_newcomers=True).look if device.find else None
+    link = Link(device.host, device.enrol_port, identity=nonce, tls=tls, login=login, others=others, find=find)
     topics = Topics(device.fleet)
     link.subscribe(topics.enrol_reply(nonce))
     until_s = time.monotonic() + timeout_s
@@ -96,14 +100,14 @@ def enrol(device: DeviceFile, folder: Path, *, timeout_s: float) -> Identity:
     finally:
         link.close()
     if isinstance(reply, NotEnrolled):
-        raise SecurityError(f"the coordinator at {device.host} did not enrol {device.device}: {reply.reason}")
+        raise SecurityError(f"the coordinator at {link.host} did not enrol {device.device}: {reply.reason}")
     identity.finish(reply.certificate, device=device.device)
     return identity
 
 
 def _open(link: Link, device: str, *, until_s: float) -> None:
     """Connect; retries for a moment, because the broker may not know a brand-new token yet."""
-    known_by_s = time.monotonic() + KNOWN_S
+    known_by_s, refusals = time.monotonic() + KNOWN_S, 0
     while True:
         try:
             link.open(max(TICK_S, until_s - time.monotonic()))
@@ -111,7 +115,8 @@ def _open(link: Link, device: str, *, until_s: float) -> None:
         except LinkError as error:
             if not link.is_unknown:
                 raise
-            if time.monotonic() > known_by_s:
+            refusals += 1
+            if refusals >= KNOWN_TRIES and time.monotonic() > known_by_s:
                 raise SecurityError(
                     f"the broker at {link.host}:{link.port} does not know the token of {device}: it is void, or "
                     f"another device's; make one with `sparsyedge coordinator token {device}`"
@@ -169,6 +174,7 @@ def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | 
         fleet=device.fleet,
         identity=str(folder),
         broker=(first, *device.others) if device.others else first,
+        find_broker=device.find,
         data=data,
     )
     chosen = config.work_dir if work_dir is None else work_dir
@@ -178,36 +184,3 @@ def _config(device: DeviceFile, folder: Path, data: DataConfig, work_dir: str | 
 def _data(data: DataConfig, file: Path) -> DataConfig:
     """The device's data config, with paths made absolute; the operator wrote them relative to the file."""
     return resolve_paths(data, file.absolute().parent)
-
-
-def _toml(config: DeviceConfig) -> str:
-    """A device's config as TOML; JSON's numbers and strings are valid TOML."""
-    lines: list[str] = []
-    _add_table(lines, "", msgspec.to_builtins(config))
-    return "\n".join(lines) + "\n"
-
-
-def _add_table(lines: list[str], name: str, table: dict[str, Any], *, is_item: bool = False) -> None:
-    if name:
-        lines.append(f"[[{name}]]" if is_item else f"[{name}]")
-    values = {key: value for key, value in table.items() if value is not None}
-    tables = {key: value for key, value in values.items() if _is_table(value)}
-    lines += [
-        # The one character that is legal in a JSON string and not in TOML.
-        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-        for key, value in values.items()
-        if key not in tables
-    ]
-    for key, value in tables.items():
-        path = f"{name}.{key}" if name else key
-        if isinstance(value, dict):
-            _add_table(lines, path, value)
-        else:
-            for item in value:
-                _add_table(lines, path, item, is_item=True)
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value)
-    )

@@ -17,7 +17,14 @@ from sparsyedge.edge.data.dataset import Dataset, Samples
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.installation import install_command
 
-__all__ = ["IMAGE_SUFFIXES", "has_image_folders", "read_image", "read_image_folders"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "folders_in",
+    "has_image_folders",
+    "read_image",
+    "read_image_folders",
+    "train_folder",
+]
 
 PARTS = ("train", "test")
 NETPBM = (".ppm", ".pgm", ".pnm")
@@ -30,27 +37,27 @@ HEADER = re.compile(rb"(P[56])" + rb"(?:\s+(?:#[^\n]*\n\s*)*)(\d{1,9})" * 3 + rb
 def has_image_folders(folder: Path) -> bool:
     """Whether the folder has train/ or test/, or folders with images."""
     has_parts = any((folder / part).is_dir() for part in PARTS)
-    return has_parts or (folder.is_dir() and any(map(_images_in, _folders_in(folder))))
+    return has_parts or (folder.is_dir() and any(map(_images_in, folders_in(folder))))
 
 
 def read_image_folders(folder: Path, *, name: str, train_only: bool = False) -> Dataset:
     """The data set in a folder; the folders of its train part are the classes, numbered by name."""
-    train = _train_folder(folder)
-    classes = [each.name for each in _folders_in(train)]
+    train = train_folder(folder)
+    classes = [each.name for each in folders_in(train)]
     samples = _read_part(train, classes)
     test = folder / "test"
     if train_only or not test.is_dir():
         return Dataset(name, samples, samples.none(), len(classes), tuple(classes))
-    strangers = [each.name for each in _folders_in(test) if each.name not in classes]
+    strangers = [each.name for each in folders_in(test) if each.name not in classes]
     if strangers:
         raise DataError(f"{test} has a class {strangers[0]!r} that {train} has not; allowed are {', '.join(classes)}")
     return Dataset(name, samples, _read_part(test, classes), len(classes), tuple(classes))
 
 
-def _train_folder(folder: Path) -> Path:
+def train_folder(folder: Path) -> Path:
     """The folder's train part, or the folder itself if it has neither part."""
     parts = [part for part in PARTS if (folder / part).is_dir()]
-    classes = [each.name for each in _folders_in(folder) if each.name not in parts and _images_in(each)]
+    classes = [each.name for each in folders_in(folder) if each.name not in parts and _images_in(each)]
     if parts and classes:
         raise DataError(
             f"{folder} has {parts[0]}/, which holds a part of the data, beside {classes[0]}/, which holds images; move "
@@ -61,7 +68,7 @@ def _train_folder(folder: Path) -> Path:
     return folder / "train" if parts else folder
 
 
-def _folders_in(folder: Path) -> list[Path]:
+def folders_in(folder: Path) -> list[Path]:
     """Visible subfolders by name: editors and file managers leave hidden ones behind."""
     return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 

@@ -18,11 +18,24 @@ from sparsyedge.edge.data.digits import DIGIT_NAMES, read_digits
 from sparsyedge.edge.data.download import Archive, fetch
 from sparsyedge.edge.data.folder import has_image_folders, read_image_folders
 from sparsyedge.edge.data.form import Form
+from sparsyedge.edge.data.growing_folder import FolderSource
+from sparsyedge.edge.data.growing_npz import NpzSource
+from sparsyedge.edge.data.growing_plugin import PluginSource, load_plugin
 from sparsyedge.edge.data.npz import read_npz
+from sparsyedge.edge.data.source import DataSource, FixedSource
 from sparsyedge.edge.data.speech import SPEECH_ARCHIVE, SPEECH_WORDS, has_speech, read_speech_folder, read_speech_npz
 from sparsyedge.edge.errors import DataError
 
-__all__ = ["DATASETS", "KnownDataset", "find_by_name", "known_datasets", "load", "load_cifar", "load_speech"]
+__all__ = [
+    "DATASETS",
+    "KnownDataset",
+    "find_by_name",
+    "known_datasets",
+    "load",
+    "load_cifar",
+    "load_speech",
+    "open_source",
+]
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +49,7 @@ def load(name_or_path: str, data_dir: Path | None = None, *, train_only: bool = 
     last one, which blocks for as long as the network takes. With `train_only`, skips the test part, which may be
     missing.
     """
-    if data_dir is not None and not data_dir.expanduser().is_dir():
-        raise DataError(f"data_dir = {data_dir} is not a folder; create it, or leave it out to use the cache")
+    _check_data_dir(data_dir)
     try:
         dataset = _read(name_or_path, data_dir, train_only=train_only)
     except OSError as error:
@@ -48,15 +60,44 @@ def load(name_or_path: str, data_dir: Path | None = None, *, train_only: bool = 
     return dataset
 
 
+def open_source(name_or_path: str, data_dir: Path | None = None) -> DataSource:
+    """The named data as a device follows it: the user's own may change while the device runs; known data sets do not.
+
+    Raises DataError if there is no such data; a folder may still be empty.
+    """
+    if name_or_path not in DATASETS:
+        _check_data_dir(data_dir)
+        if name_or_path.endswith(".npz"):
+            return NpzSource(_own_file(name_or_path, data_dir), name_or_path)
+        if (folder := _image_folder(name_or_path, data_dir) or _empty_folder(name_or_path)) is not None:
+            return FolderSource(folder, name_or_path)
+        if (plugin := _plugin(name_or_path)) is not None:
+            return PluginSource(plugin, data_dir)
+    return FixedSource(load(name_or_path, data_dir, train_only=True))
+
+
+def _empty_folder(path: str) -> Path | None:
+    """A folder whose images are still to come: it holds no files, and no folders but empty ones."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return None
+    return folder if all(each.is_dir() and not any(each.iterdir()) for each in folder.iterdir()) else None
+
+
+def _check_data_dir(data_dir: Path | None) -> None:
+    if data_dir is not None and not data_dir.expanduser().is_dir():
+        raise DataError(f"data_dir = {data_dir} is not a folder; create it, or leave it out to use the cache")
+
+
 def _read(name_or_path: str, data_dir: Path | None, *, train_only: bool) -> Dataset:
     if name_or_path in DATASETS:
         return DATASETS[name_or_path].load(data_dir)
     if name_or_path.endswith(".npz"):
-        return _load_own(name_or_path, data_dir, train_only=train_only)
+        return read_npz(_own_file(name_or_path, data_dir), name=name_or_path, train_only=train_only)
     if (folder := _image_folder(name_or_path, data_dir)) is not None:
         return read_image_folders(folder, name=name_or_path, train_only=train_only)
     if (plugin := _plugin(name_or_path)) is not None:
-        return _load_plugin(plugin, data_dir)
+        return load_plugin(plugin, data_dir)
     if Path(name_or_path).expanduser().is_dir():
         raise DataError(
             f"data set {name_or_path} is a folder without images; expected train/CLASS/ and test/CLASS/ with one "
@@ -76,22 +117,6 @@ def known_datasets() -> tuple[str, ...]:
 
 def _plugin(name: str) -> metadata.EntryPoint | None:
     return next(iter(metadata.entry_points(group=ENTRY_POINTS, name=name)), None)
-
-
-def _load_plugin(plugin: metadata.EntryPoint, data_dir: Path | None) -> Dataset:
-    """A data set from another package: its entry point names a function from the data folder (or None) to a Dataset."""
-    try:
-        dataset = plugin.load()(data_dir)
-    except DataError:
-        raise
-    except Exception as error:  # foreign code may raise anything
-        raise DataError(f"data set {plugin.name} of entry point {plugin.value} failed: {error!r}") from error
-    if not isinstance(dataset, Dataset):
-        raise DataError(
-            f"data set {plugin.name} of entry point {plugin.value} gave {type(dataset).__name__}; "
-            "it must give a sparsyedge.edge.data.Dataset"
-        )
-    return dataset
 
 
 def find_by_name(name: str, data_dir: Path | None) -> Path | None:
@@ -159,12 +184,12 @@ def _fetch(name: str, archive: Archive, files: Collection[str] | None, folders: 
         ) from error
 
 
-def _load_own(path: str, data_dir: Path | None, *, train_only: bool) -> Dataset:
-    """Load a path, relative to the working folder first, then to the data folders."""
+def _own_file(path: str, data_dir: Path | None) -> Path:
+    """Find a file, relative to the working folder first, then to the data folders."""
     candidates = [Path(path).expanduser(), *(folder / path for folder in _search_folders(data_dir))]
     for candidate in candidates:
         if candidate.is_file():
-            return read_npz(candidate, name=path, train_only=train_only)
+            return candidate
     raise DataError(f"data set {path} is not a file; looked at {', '.join(map(str, dict.fromkeys(candidates)))}")
 
 

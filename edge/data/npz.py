@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.data.dataset import Dataset, Samples
-from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.errors import DataError, UnreadableData
 
-__all__ = ["read_npz"]
+__all__ = ["has_test_part", "read_npz", "read_npz_test"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def read_npz(
     `classes` and `names` come from a well-known data set; names in the file take precedence. With `train_only`, does
     not read the test part.
     """
-    arrays = _read_arrays(path, train_only=train_only)
+    arrays = _read_arrays(path, parts=("train",) if train_only else ("train", "test"))
     train = _samples(arrays, "train", path)
     test = _samples(arrays, "test", path) if "x_test" in arrays else train.none()
     if "names" in arrays:
@@ -48,6 +48,22 @@ def read_npz(
     return Dataset(name, train, test, classes, names)
 
 
+def has_test_part(path: Path) -> bool:
+    """Whether the file has test samples; reads only its list of arrays."""
+    with zipfile.ZipFile(path) as archive:
+        return bool({Path(member).stem for member in archive.namelist()} & set(_TEST))
+
+
+def read_npz_test(path: Path, *, name: str) -> Dataset | None:
+    """The test part alone, as the train part of a data set of its own; None if the file has none."""
+    arrays = _read_arrays(path, parts=("test",))
+    if "x_test" not in arrays:
+        return None
+    names = _names(arrays["names"], path) if "names" in arrays else ()
+    test = _samples(arrays, "test", path)
+    return Dataset(f"{name} (x_test)", test, test.none(), _count_outputs(test, names), names)
+
+
 def _count_outputs(train: Samples, names: tuple[str, ...]) -> int:
     if train.task == "regression":
         return train.y.shape[1] if train.y.ndim > 1 else 1
@@ -55,11 +71,11 @@ def _count_outputs(train: Samples, names: tuple[str, ...]) -> int:
     return len(names) if names else int(train.y.max(initial=-1)) + 1
 
 
-def _read_arrays(path: Path, *, train_only: bool) -> dict[str, NDArray[Any]]:
+def _read_arrays(path: Path, *, parts: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             present = {Path(member).stem for member in archive.namelist()}
-        wanted = [*_TRAIN, *(_TEST if not train_only and present & set(_TEST) else ())]
+        wanted = [*(_TRAIN if "train" in parts else ()), *(_TEST if "test" in parts and present & set(_TEST) else ())]
         missing = [key for key in wanted if key not in present]
         if missing:
             raise DataError(
@@ -69,7 +85,7 @@ def _read_arrays(path: Path, *, train_only: bool) -> dict[str, NDArray[Any]]:
         with np.load(path, allow_pickle=False) as stored:
             return {key: stored[key] for key in (*wanted, "names") if key in stored}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(
+        raise UnreadableData(
             f"{path} cannot be read as an .npz of plain arrays ({error}); write it with numpy.savez, without objects"
         ) from error
 

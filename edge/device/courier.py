@@ -6,34 +6,42 @@ the agent drains it between training steps, so a device always notices when the 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from msgspec import UNSET, UnsetType
 
 from sparsyedge.edge.compatibility import OURS, Speaks, read_demand, which_upgrade
 from sparsyedge.edge.device.fitness import Unfit
 from sparsyedge.edge.errors import FrameError, LinkError
-from sparsyedge.edge.protocol.channel import Channel, Connected, Received
+from sparsyedge.edge.protocol.channel import Channel, Connected, Health, Received
 from sparsyedge.edge.protocol.chunks import Assembly, cut, is_cleared, parse_index
+from sparsyedge.edge.protocol.device_settings import DeviceSettings
 from sparsyedge.edge.protocol.messages import (
     Accepted,
     Blob,
     DeviceStatus,
+    Follows,
     Grant,
+    HeldModel,
     Offer,
     Refused,
     Reply,
     Report,
     RoundTask,
-    Topics,
+    UpgradeStatus,
     Wait,
     decode,
     decode_reply,
     encode,
 )
+from sparsyedge.edge.protocol.topics import Topics
+from sparsyedge.edge.security.enrolment_messages import RenewalRequest
 from sparsyedge.edge.security.trust import Trust
 from sparsyedge.edge.text import one_line
 
@@ -69,6 +77,7 @@ class Member:
     software: str
     samples: int
     speaks: Speaks = OURS
+    settings: DeviceSettings | UnsetType = UNSET
 
 
 def offline_status(boot_id: str) -> bytes:
@@ -94,11 +103,22 @@ class Courier:
         """Why the latest task could not be read; empty if it could."""
         self.bytes_down = 0
         self.bytes_up = 0
+        self.holds: HeldModel | None = None
+        """The model that this device predicts with; the next status tells the coordinator."""
+        self.follows: Follows | None = None
+        """That this device is ready for the fleet's next authority; the next status tells the coordinator."""
+        self.on_identity: Callable[[bytes], None] | None = None
+        """Called with the answer to a renewal."""
         self._link = link
         self._member = member
         self._topics = member.topics
         self._trust = trust
         self._unfit: Unfit | None = None
+        self._upgrade: UpgradeStatus | UnsetType = UNSET
+        self._classes: tuple[int, ...] | UnsetType = UNSET
+        self._watched: dict[str, Callable[[bytes], None]] = {}
+        self._has_greeted = False
+        """Whether the channel was connected once."""
         self._trouble = ""
         """Why the last status was not published; logged once."""
         self._reply: Reply | None = None
@@ -106,11 +126,27 @@ class Courier:
         self._progress_s = 0.0
         self._announced = 0
         """How many tasks have arrived, repeats included."""
+        self._asked_s: float | None = None
+        """Since when the coordinator has left our offer without an answer."""
 
     @property
     def device(self) -> str:
         """The device's id."""
         return self._member.device
+
+    @property
+    def unanswered_s(self) -> float:
+        """How long this device has been offering an update without getting a place to upload it."""
+        return 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
+
+    @property
+    def unfit_reason(self) -> str:
+        """Why this device does not train; empty if it does."""
+        return self._unfit.reason if self._unfit else ""
+
+    def health(self) -> Health:
+        """How the connection to the broker is doing."""
+        return self._link.health()
 
     # ---- status and task ---------------------------------------------------------------------------------------------
 
@@ -122,7 +158,41 @@ class Courier:
     def refresh(self) -> None:
         """Ask for the task again and repeat the status: any message may have been lost."""
         self._link.subscribe(self._topics.round)
-        self._say_hello()
+        for topic in self._watched:
+            self._link.subscribe(topic)
+        self.say_hello()
+
+    def say_samples(self, samples: int) -> None:
+        """Tell the coordinator how many samples this device has, if that has changed."""
+        if samples != self._member.samples:
+            self._member = replace(self._member, samples=samples)
+            self.say_hello()
+
+    def say_classes(self, shares: tuple[int, ...] | UnsetType) -> None:
+        """Tell the coordinator which classes this device has, if that has changed; UNSET tells nothing any more."""
+        before, self._classes = self._classes, shares
+        if shares != before:
+            self.say_hello()
+
+    def watch(self, topic: str, take: Callable[[bytes], None]) -> None:
+        """Subscribe to one more topic; `take` gets every payload, some of them more than once."""
+        self._watched[topic] = take
+        self._link.subscribe(topic)
+
+    def unwatch(self, topic: str) -> None:
+        """End a subscription of `watch`."""
+        if self._watched.pop(topic, None) is not None:
+            self._link.unsubscribe(topic)
+
+    def ask_again(self, topic: str) -> None:
+        """Have the broker repeat what it retains on a watched topic."""
+        self._link.subscribe(topic)
+
+    def say_upgrade(self, status: UpgradeStatus) -> None:
+        """Tell the coordinator how far this device is with a release."""
+        before, self._upgrade = self._upgrade, status
+        if status != before and self._has_greeted:
+            self.say_hello()
 
     def say_fitness(self, unfit: Unfit | None) -> None:
         """Tell the coordinator why this device does not train; None means it trains again.
@@ -136,7 +206,19 @@ class Courier:
             log.warning("not training: %s", unfit.reason)
         else:
             log.info("ready to train again")
-        self._say_hello()
+        self.say_hello()
+
+    def forget_old_task(self) -> None:
+        """Drop the task and ask for it again unless a key that is trusted now vouches for it."""
+        if self.task is not None and self._trust is not None and not self._trust.vouches_for(self.task.certificate):
+            self.task = None
+            self._link.subscribe(self._topics.round)
+
+    def ask_renewal(self, request: RenewalRequest) -> None:
+        """Ask for a certificate that lasts longer; the answer goes to `on_identity`."""
+        device = self._member.device
+        self._link.subscribe(self._topics.renewal_reply(device))
+        self._link.publish(self._topics.renewal_request(device), encode(request))
 
     def leave(self) -> None:
         """Tell the coordinator that this device is leaving."""
@@ -169,7 +251,7 @@ class Courier:
             except FrameError as error:
                 log.warning("ignored a message on %s: %s", event.topic, error)
         elif isinstance(event, Connected):
-            self._say_hello()
+            self.say_hello()
         return event is not None
 
     def drain(self) -> None:
@@ -177,7 +259,9 @@ class Courier:
         while self.listen(0):
             pass
 
-    def _say_hello(self) -> None:
+    def say_hello(self) -> None:
+        """Tell the coordinator how this device is."""
+        self._has_greeted = True
         member = self._member
         status = DeviceStatus(
             state="online",
@@ -188,15 +272,25 @@ class Courier:
             unfit_round=self._unfit.round if self._unfit else 0,
             alarm=one_line(self._trust.alarm) if self._trust else "",
             speaks=member.speaks,
+            settings=member.settings,
+            holds=self.holds or UNSET,
+            upgrade=self._upgrade,
+            classes=self._classes,
+            follows=self.follows or UNSET,
         )
         self._publish_status(encode(status))
 
     def _dispatch(self, message: Received) -> None:
+        if (take := self._watched.get(message.topic)) is not None:
+            take(message.payload)
+            return
         match self._topics.parse(message.topic):
             case ("round",):
                 self._read_task(message.payload)
             case ("dev", _, "reply"):
                 self._reply = decode_reply(message.payload)
+            case ("dev", _, "identity") if self.on_identity is not None:
+                self.on_identity(message.payload)
             case ("blob", sha256, index) if self._assembly and self._assembly.blob.sha256 == sha256:
                 self._put_chunk(self._assembly, index, message.payload)
             case _:
@@ -265,6 +359,13 @@ class Courier:
 
     def deliver(self, offer: Offer, frame: bytes, *, wanted: Callable[[], bool]) -> Accepted | Refused:
         """Repeat the offer and send the requested chunks until the coordinator accepts or refuses; raises Abandoned."""
+        self._asked_s = time.monotonic()
+        try:
+            return self._deliver(offer, frame, wanted)
+        finally:
+            self._asked_s = None
+
+    def _deliver(self, offer: Offer, frame: bytes, wanted: Callable[[], bool]) -> Accepted | Refused:
         offer_s = leave_s = 0.0
         announced = self._announced
         while True:
@@ -282,8 +383,9 @@ class Courier:
                 # A restarted coordinator announces its round again and has forgotten our offer.
                 announced = self._announced
                 offer_s = min(offer_s, now_s + random.uniform(0.0, SOON_S))
-            reply = self._take_reply(offer)
+            reply = self._take_reply(offer.run, offer.round, offer.update.sha256)
             if isinstance(reply, Grant):
+                self._asked_s = None
                 self._send_chunks(offer, frame, reply, wanted)
                 if reply.missing:
                     offer_s = 0.0
@@ -293,12 +395,24 @@ class Courier:
             elif reply is not None:
                 return reply
 
-    def _take_reply(self, offer: Offer) -> Reply | None:
-        """The reply to this offer, if it has arrived; drops replies to other offers."""
+    def confirm(self, report: Report, *, wanted: Callable[[], bool]) -> None:
+        """Repeat a report on an evaluation round until the coordinator has it; raises Abandoned."""
+        payload = encode(report)
+        name = hashlib.sha256(payload).hexdigest()
+        while True:
+            _require(wanted)
+            self._link.publish(self._topics.report(self._member.device), payload)
+            again_s = time.monotonic() + OFFER_AGAIN_S * random.uniform(0.5, 1.5)
+            while (left_s := again_s - time.monotonic()) > 0:
+                self.listen(min(TICK_S, left_s))
+                if isinstance(self._take_reply(report.run, report.round, name), Accepted):
+                    return
+                _require(wanted)
+
+    def _take_reply(self, run: str, round_number: int, name: str) -> Reply | None:
+        """The reply to what has this hash, if it has arrived; drops replies to anything else."""
         reply, self._reply = self._reply, None
-        if reply and (reply.run, reply.round, reply.update) == (offer.run, offer.round, offer.update.sha256):
-            return reply
-        return None
+        return reply if reply and (reply.run, reply.round, reply.update) == (run, round_number, name) else None
 
     def _send_chunks(self, offer: Offer, frame: bytes, grant: Grant, wanted: Callable[[], bool]) -> None:
         for index, chunk in cut(frame, offer.update, grant.missing):

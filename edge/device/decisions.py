@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from msgspec import UNSET
+
 from sparsyedge.edge.protocol.messages import RoundTask
 
 __all__ = ["Action", "decide"]
@@ -14,6 +16,7 @@ class Action(enum.Enum):
 
     WAIT = "wait"
     TRAIN = "train"
+    EVALUATE = "evaluate"
     OFFER = "offer"
     LEAVE = "leave"
 
@@ -26,4 +29,6 @@ def decide(
         return Action.LEAVE if until_finished else Action.WAIT
     if task.state != "open" or device not in task.cohort or key == settled:
         return Action.WAIT
+    if task.evaluation is not UNSET:
+        return Action.EVALUATE
     return Action.OFFER if key == pending else Action.TRAIN

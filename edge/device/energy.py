@@ -100,8 +100,16 @@ class NullMeter:
 class PhaseRecorder:
     """Adds up what each phase of a round costs; not thread-safe, so use one per thread."""
 
-    def __init__(self, meter: EnergyMeter, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        meter: EnergyMeter,
+        *,
+        on_phase: Callable[[Phase], None] = lambda phase: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Calls `on_phase` when a phase begins."""
         self.meter = meter
+        self._on_phase = on_phase
         self._clock = clock
         self._costs: dict[str, PhaseCost] = {}
         self._open: Phase | None = None
@@ -113,6 +121,7 @@ class PhaseRecorder:
         if self._open is not None:
             raise RuntimeError(f"phase {name} begins inside phase {self._open}: its joules would be counted twice")
         self._open = name
+        self._on_phase(name)
         self._since = self._reading()
         try:
             yield

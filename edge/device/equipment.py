@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparsyedge.edge.data import Samples
-from sparsyedge.edge.data.classes import fit_to_model
-from sparsyedge.edge.data.form import Form
 from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.energy import EnergyMeter
+from sparsyedge.edge.device.evaluation import EvaluationDesk
+from sparsyedge.edge.device.local_data import LocalData
+from sparsyedge.edge.device.model_keeper import ModelKeeper
 from sparsyedge.edge.device.optimizer_memory import OptimizerMemory
 from sparsyedge.edge.device.outbox import Outbox
+from sparsyedge.edge.device.task_inputs import DecodedModel
 from sparsyedge.edge.protocol.messages import Offer
+from sparsyedge.edge.security.pinned_keys import PinnedKeys
 from sparsyedge.edge.training.session_holder import SessionHolder
 
 __all__ = ["DeviceFiles", "Equipment", "LocalData", "Power", "Signing"]
-
-
-class LocalData:
-    """The device's samples, also relabelled to match the model in training."""
-
-    def __init__(self, samples: Samples, class_names: tuple[str, ...] = ()) -> None:
-        """`class_names` names the classes behind the labels; empty if the data does not name them."""
-        self.digest = samples.digest()
-        self._samples = samples
-        self._class_names = class_names
-        self._fitted, self._fitted_to = samples, ""
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def fit(self, form: Form, *, manifest: str) -> Samples:
-        """Return the samples with the model's labels, fitted once per manifest (its hash).
-
-        Raises DataError if the samples do not suit the model.
-        """
-        if self._fitted_to != manifest:
-            self._fitted = fit_to_model(self._samples, self._class_names, form, owner="this device's data")
-            self._fitted_to = manifest
-        return self._fitted
 
 
 class DeviceFiles:
@@ -67,8 +45,8 @@ class Power:
 class Signing:
     """The keys of a secured fleet; a fleet without an authority has none."""
 
-    artifact_key: str | None = None
-    """The device trains only artifacts signed with this key."""
+    keys: PinnedKeys | None = None
+    """The device trains only artifacts signed with one of these."""
     sign: Callable[[Offer], Offer] = lambda offer: offer
     """Signs an offer as this device."""
     ca: Path | None = None
@@ -84,3 +62,9 @@ class Equipment:
     holder: SessionHolder
     power: Power
     signing: Signing = Signing()
+    desk: EvaluationDesk = field(default_factory=EvaluationDesk)
+    """Evaluates models; simulated devices share one."""
+    models: ModelKeeper | None = None
+    """Keeps a model for predictions; simulated devices have none."""
+    decoded: DecodedModel | None = None
+    """Shared by simulated devices; a real one needs the memory for its training."""

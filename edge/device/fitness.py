@@ -25,11 +25,18 @@ class Fitness:
 
     def __init__(self) -> None:
         self._run: tuple[str, str] | None = None
+        self.is_declined_for_data = False
+        """Whether the run is declined because the device's data does not suit it."""
         self._round: tuple[str, int, str, float] | None = None
 
-    def decline_run(self, task: RoundTask, reason: str) -> None:
+    def decline_run(self, task: RoundTask, reason: str, *, for_data: bool = False) -> None:
         """Sit out the task's run: its other rounds would fail, too."""
-        self._run = (task.run, reason)
+        self._run, self.is_declined_for_data = (task.run, reason), for_data
+
+    def accept_data(self) -> None:
+        """Forget a run that was declined for the data that the device had."""
+        if self.is_declined_for_data:
+            self._run, self.is_declined_for_data = None, False
 
     def decline_round(self, task: RoundTask, reason: str, now_s: float) -> None:
         """Sit out the task's round for a while; another device may take its place."""
@@ -41,7 +48,7 @@ class Fitness:
             # No task may just mean that the broker lost its state, so keep what was declined.
             return None
         if self._run is not None and self._run[0] != task.run:
-            self._run = None
+            self._run, self.is_declined_for_data = None, False
         if self._run is not None:
             return Unfit(self._run[1])
         if self._round is not None:

@@ -14,9 +14,12 @@ from sparsyedge.edge.device.interrupted_job import JobProgress, UnfinishedJob
 from sparsyedge.edge.device.optimizer_memory import OptimizerMemory
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.protocol.messages import RoundTask
+from sparsyedge.edge.tensors import State, Tensors
+from sparsyedge.edge.training.job_inputs import inputs_of
 from sparsyedge.edge.training.local_update import step_rule
+from sparsyedge.edge.training.mask_votes import StartVotes, vote_for_regrowth, vote_for_start
 from sparsyedge.edge.training.session import Session
-from sparsyedge.edge.training.trainer import LocalJob, Trained, train
+from sparsyedge.edge.training.trainer import LocalJob, OnStep, Trained, train
 
 __all__ = ["JobTraining"]
 
@@ -41,12 +44,15 @@ class JobTraining:
         key: str,
         recorder: PhaseRecorder,
         keep_going: Callable[[], bool],
+        on_step: OnStep | None = None,
     ) -> Trained:
         """Train the session; raises JobCancelled once `keep_going` says no."""
         keeps = manifest.training.state == "keep"
         if keeps and (memory := self._memory.load(task, manifest.optimizer_shapes)) is not None:
             session.load_optimizer_state(memory)
-        trained = self._run(task, session, samples, manifest, key=key, recorder=recorder, keep_going=keep_going)
+        trained = self._run(
+            task, session, samples, manifest, key=key, recorder=recorder, keep_going=keep_going, on_step=on_step
+        )
         if keeps:
             self._memory.save(task, session.optimizer_state())
         return trained
@@ -61,15 +67,17 @@ class JobTraining:
         key: str,
         recorder: PhaseRecorder,
         keep_going: Callable[[], bool],
+        on_step: OnStep | None = None,
     ) -> Trained:
         """Train, from the last epoch that is on disk if there is one."""
-        job = self._job(task, manifest)
+        job = self._job(task, samples, manifest)
         run = partial(
             train,
             session,
             samples,
             job,
             keep_going=keep_going,
+            on_step=on_step,
             before_step=step_rule(manifest.method, session, manifest.prunable, job),
             smallest_plane=min((norm.plane for norm in manifest.batch_norms), default=None),
         )
@@ -100,12 +108,26 @@ class JobTraining:
 
         return run(done=done, on_epoch=keep)
 
+    def vote(
+        self, task: RoundTask, session: Session, samples: Samples, manifest: Manifest, *, on_step: OnStep
+    ) -> StartVotes:
+        """Vote for the first mask instead of training; the session then holds another model."""
+        votes = vote_for_start(session, samples, self._job(task, samples, manifest), manifest)
+        on_step(1, 1, [votes.trained.loss])
+        return votes
+
+    def vote_again(
+        self, task: RoundTask, session: Session, samples: Samples, manifest: Manifest, *, base: Tensors, state: State
+    ) -> State:
+        """Return the update with votes for zeros of the round's model; the session then holds another model."""
+        return vote_for_regrowth(session, samples, self._job(task, samples, manifest), manifest, base=base, state=state)
+
     def forget(self) -> None:
         """Remove the saved state; call it once the update is in the outbox."""
         if self._job_path is not None:
             self._job_path.unlink(missing_ok=True)
 
-    def _job(self, task: RoundTask, manifest: Manifest) -> LocalJob:
+    def _job(self, task: RoundTask, samples: Samples, manifest: Manifest) -> LocalJob:
         return LocalJob(
             device_id=self._courier.device,
             round_number=task.round,
@@ -114,4 +136,5 @@ class JobTraining:
             batch_size=task.batch_size,
             learning_rate=task.learning_rate,
             training=manifest.training,
+            inputs=inputs_of(manifest, samples.y, task.round),
         )

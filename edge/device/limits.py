@@ -70,10 +70,12 @@ class Limits:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
-        self._vitals = vitals
+        self._read_vitals = vitals
         self._clock = clock
         self._checked_s: float | None = None
         self._breach: str | None = None
+        self.vitals = Vitals()
+        """The device's condition when it was last checked."""
 
     def breach(self) -> str | None:
         """Why this device must not train now; None if it may."""
@@ -81,7 +83,8 @@ class Limits:
         if self._checked_s is None or now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
             was_hot = self._breach is not None and self._breach.startswith("temperature")
-            self._breach = breach(self._vitals(), self._config, was_hot=was_hot)
+            self.vitals = self._read_vitals()
+            self._breach = breach(self.vitals, self._config, was_hot=was_hot)
         return self._breach
 
 

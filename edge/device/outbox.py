@@ -15,6 +15,7 @@ import logging
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from sparsyedge.edge.protocol.messages import Offer, RoundTask
 from sparsyedge.edge.storage import write_atomically
@@ -77,6 +78,9 @@ def task_key(task: RoundTask, data: str) -> str:
         task.seed,
         task.codec,
         data,
+        # Only where they are set: the key of any other task stays what it was before there were such settings.
+        *(("holdout", task.holdout) if task.holdout is not UNSET else ()),
+        *(("evaluation", task.evaluation) if task.evaluation is not UNSET else ()),
     )
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 

@@ -6,7 +6,7 @@ regression has no softmax. Any onnxruntime loads it, without our op library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -17,7 +17,13 @@ import numpy as np
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.inference.description import Origin, describe
 from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, Model, metadata_entry, node, tensor_head, value_info
-from sparsyedge.edge.inference.preprocessing import BATCH, Preprocessing, preprocessings
+from sparsyedge.edge.inference.preprocessing import (
+    BATCH,
+    FLOAT_MODEL_NAME,
+    MODEL_NAME,
+    Preprocessing,
+    preprocessings,
+)
 from sparsyedge.edge.inference.protobuf import bytes_field, head, text_field
 from sparsyedge.edge.inference.template import Template, read_template
 from sparsyedge.edge.model.artifacts import Artifacts, Manifest
@@ -35,14 +41,23 @@ Fields = dict[int, bytes]
 """Encoded fields of a message, by number."""
 
 
-def write_models(directory: Path, state: Mapping[str, FloatArray], artifacts: Artifacts, origin: Origin) -> None:
-    """Write model.onnx, and model_float.onnx if the model was trained on uint8 images."""
+def write_models(
+    directory: Path,
+    state: Mapping[str, FloatArray],
+    artifacts: Artifacts,
+    origin: Origin,
+    *,
+    names: Container[str] = (MODEL_NAME, FLOAT_MODEL_NAME),
+) -> None:
+    """Write model.onnx, and model_float.onnx if the model was trained on uint8 images; of these, those in `names`."""
     manifest, template = artifacts.manifest, read_template(artifacts)
     weights = [
         Weight(name, shape, partial(network_weights, manifest.method, name, state[name], prunable=manifest.prunable))
         for name, shape in manifest.shapes.items()
     ]
     for name, preprocessing in preprocessings(manifest.sample_type, manifest.input_shape).items():
+        if name not in names:
+            continue
         graph = _graph_fields(template, preprocessing, manifest)
         model = _model_fields(template, describe(manifest, preprocessing, origin).metadata())
         write_pieces_atomically(directory / name, pieces_of(model, graph, weights))

@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     run: Text
     round: int
     accuracy: float | None = None
-    """On the test samples of the run's data set; None for a regression."""
+    """On the test samples of the run's data set; None for a regression, or if nobody has measured it."""
     rmse: float | None = None
     """The same for a regression: the root mean squared error; None for classes, or if it was no number."""
     r_squared: float | None = None
@@ -66,8 +66,8 @@ class Description(Origin, frozen=True, kw_only=True):
     method: Text
 
     def __post_init__(self) -> None:
-        if not self.names or (self.task == "classes" and self.accuracy is None):
-            raise ValueError("its names or its accuracy are missing")
+        if not self.names:
+            raise ValueError("its names are missing")
 
     @property
     def names(self) -> tuple[str, ...]:

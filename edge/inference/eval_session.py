@@ -31,7 +31,7 @@ class EvalSession:
         self._manifest = artifacts.manifest
         # No arena: evaluations are rare, and the memory has other uses in between.
         self._graph = open_graph(
-            artifacts.path("inference"),
+            artifacts.path(artifacts.manifest.template_role),
             threads=threads,
             arena=False,
             content=_fed_with_weights(template, artifacts.manifest),

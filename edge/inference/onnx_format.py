@@ -98,6 +98,11 @@ class Tensor:
                 name = field.text()
         return cls(name, tuple(shape), element)
 
+    def without_values(self) -> bytes:
+        """The message again, with its values left out."""
+        dimensions = b"".join(integer_field(1, each) for each in self.shape)
+        return dimensions + integer_field(2, self.element) + text_field(8, self.name)
+
 
 @dataclass(frozen=True)
 class ValueInfo:

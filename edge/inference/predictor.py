@@ -27,10 +27,12 @@ class Predictor:
 
     sample: tuple[int, ...]
     """The shape of one sample, with channels first."""
+    batch_shape: tuple[int, ...]
+    """The shape of one sample in the model's own layout."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, threads: int = ALL_CORES) -> None:
         self.description = read_description(path)
-        self._session = open_graph(path, threads=ALL_CORES)
+        self._session = open_graph(path, threads=threads)
         inputs = self._session.get_inputs()
         outputs = {each.name for each in self._session.get_outputs()}
         shape = inputs[0].shape[1:] if len(inputs) == 1 else []
@@ -44,6 +46,7 @@ class Predictor:
                 f"deliver it again"
             )
         self._input = inputs[0].name
+        self.batch_shape = tuple(shape)
         self.sample = (shape[-1], *shape[:-1]) if self.description.layout == "NHWC" else tuple(shape)
 
     @property

@@ -6,15 +6,18 @@ model relies on: an unsuitable graph fails before a run begins, not at its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import mmap
+import os
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.inference.onnx_format import FLOAT, Graph, Model, Node, Tensor, ValueInfo, read_opset
-from sparsyedge.edge.inference.protobuf import Field, Malformed, fields
+from sparsyedge.edge.inference.protobuf import Field, Malformed, bytes_field, fields
 from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 
-__all__ = ["Template", "read_template"]
+__all__ = ["Template", "read_template", "strip_weights"]
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 LEAST_OPSET = 13
@@ -40,14 +43,42 @@ class Template:
 
 
 def read_template(artifacts: Artifacts) -> Template:
-    """The inference graph of the artifacts; raises ArtifactError if no model can be made from it."""
-    path, manifest = artifacts.path("inference"), artifacts.manifest
+    """The inference graph of the artifacts; raises ArtifactError if no model can be made from it.
+
+    The skeleton is enough, and all that a device fetches.
+    """
+    manifest = artifacts.manifest
+    path = artifacts.path(manifest.template_role)
     try:
-        return _parse(memoryview(path.read_bytes()), manifest)
+        return _parse(_mapped(path), manifest)
     except Malformed as error:
         raise ArtifactError(f"{path} is not an ONNX model: {error}; {REMEDY}") from error
     except _Unsuitable as error:
         raise ArtifactError(f"the inference graph {path} {error}; {REMEDY}") from error
+
+
+def _mapped(path: Path) -> memoryview:
+    """The file's bytes. Nearly all of them are weights, which nobody reads here: mapped, they take no memory."""
+    with path.open("rb") as file:
+        is_empty = os.fstat(file.fileno()).st_size == 0
+        return memoryview(b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def strip_weights(content: bytes, names: Container[str]) -> bytes:
+    """An inference graph without the values of these initializers, which is all that is large about it."""
+    model = b""
+    for field in fields(memoryview(content)):
+        if field.number != Model.GRAPH:
+            model += field.raw
+            continue
+        graph = bytearray()
+        for part in fields(field.content()):
+            if part.number == Graph.INITIALIZER and (tensor := Tensor.read(part.content())).name in names:
+                graph += bytes_field(Graph.INITIALIZER, tensor.without_values())
+            else:
+                graph += part.raw
+        model += bytes_field(Model.GRAPH, bytes(graph))
+    return model
 
 
 class _Unsuitable(Exception):

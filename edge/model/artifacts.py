@@ -51,7 +51,7 @@ LAST_WITH_API_FILES = 5
 MANIFEST_NAME = "manifest.json"
 UPGRADE = "upgrade sparsyedge on this machine, or run `sparsyedge export` again with"
 
-FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step"]
+FileRole = Literal["training", "eval", "optimizer", "checkpoint", "inference", "sparse_plan", "sparse_step", "skeleton"]
 API_ROLES: tuple[FileRole, ...] = ("training", "eval", "optimizer")
 """The files of onnxruntime-training's API; an export has all of them or, where that is not installed, none."""
 PLAIN_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
@@ -59,7 +59,7 @@ PLAIN_ROLES: tuple[FileRole, ...] = ("sparse_plan", "sparse_step")
 STOCK_ROLES: tuple[FileRole, ...] = ("checkpoint", *PLAIN_ROLES)
 """All files that a device without a training API needs."""
 TRAINING_ROLES: tuple[FileRole, ...] = (*API_ROLES, *STOCK_ROLES)
-"""All files that a device with a training API can use. Only the coordinator uses the inference graph."""
+"""All files that a device with a training API can use to train."""
 REQUIRED_ROLES: tuple[FileRole, ...] = (*STOCK_ROLES, "inference")
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # A name in the manifest becomes a path on the device: allow only plain file names, never a way out of the folder.
@@ -215,6 +215,11 @@ class Manifest(msgspec.Struct, frozen=True):
         return "training" in self.files
 
     @property
+    def template_role(self) -> FileRole:
+        """The file that a model for predictions is made from: in exports of before 0.4, the whole inference graph."""
+        return "skeleton" if "skeleton" in self.files else "inference"
+
+    @property
     def frozen(self) -> tuple[str, ...]:
         """The names of what every model of a run has in common, in table order."""
         return tuple(parameter.name for parameter in self.parameters if parameter.frozen is True)
@@ -223,6 +228,11 @@ class Manifest(msgspec.Struct, frozen=True):
     def prunable(self) -> tuple[str, ...]:
         """The names of the prunable weights, in table order."""
         return tuple(parameter.name for parameter in self.parameters if parameter.prunable)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """How many positions of a sample's output plane each prunable weight applies to, by its layer's name."""
+        return {parameter.name: parameter.positions for parameter in self.parameters if parameter.prunable}
 
 
 @dataclass(frozen=True)

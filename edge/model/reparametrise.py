@@ -16,6 +16,7 @@ __all__ = [
     "NORM_FLOOR",
     "effective_weights",
     "exponent_name",
+    "largest_singular_value",
     "layer_exponents",
     "network_weights",
     "positions_name",
@@ -55,7 +56,7 @@ def layer_exponents(method: Method, state: Mapping[str, FloatArray], prunable: I
 def effective_weights(method: Method, weights: FloatArray) -> FloatArray:
     """theta of one layer; zero stays exactly zero."""
     if method.reparametrisation == "spectral":
-        norm = np.float32(spectral_norm(weights))
+        norm = np.float32(_norm(method, weights))
         return weights * np.abs(weights) / norm
     if method.reparametrisation == "auto-beta":
         return power(weights, _exponent(method, weights))
@@ -75,7 +76,7 @@ def weights_of(method: Method, theta: FloatArray) -> FloatArray:
     if method.reparametrisation == "spectral":
         root = power(theta, 0.5)
         # w = c root gives theta c / norm(root): the norm is proportional to its matrix.
-        return root * np.float32(spectral_norm(root))
+        return root * np.float32(_norm(method, root))
     return power(theta, 1 / method.beta)
 
 
@@ -93,7 +94,10 @@ def network_weights(method: Method, name: str, tensor: FloatArray, *, prunable: 
 
 def power(weights: FloatArray, beta: float) -> FloatArray:
     """sign(w) |w|^beta; zero stays exactly zero."""
-    return np.copysign(np.abs(weights) ** np.float32(beta), weights).astype(np.float32, copy=False)
+    # In place: for the largest layer of a model, each further copy would take a fifth of the model's memory.
+    found = np.abs(weights)
+    found **= np.float32(beta)
+    return np.copysign(found, weights, out=found).astype(np.float32, copy=False)
 
 
 def spectral_norm(weights: FloatArray) -> float:
@@ -106,6 +110,18 @@ def spectral_norm(weights: FloatArray) -> float:
     left /= np.sqrt(left @ left + NORM_FLOOR)
     right = left @ magnitudes
     return float(np.sqrt(right @ right + NORM_FLOOR))
+
+
+def largest_singular_value(weights: FloatArray) -> float:
+    """The largest singular value of W as (outputs, inputs), with the floor of `spectral_norm`."""
+    matrix: NDArray[np.float64] = weights.astype(np.float64).reshape(len(weights), -1)
+    # Of the smaller of the two squares: it has the same eigenvalues.
+    square = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    return float(np.sqrt(max(0.0, float(np.linalg.eigvalsh(square)[-1])) + NORM_FLOOR))
+
+
+def _norm(method: Method, weights: FloatArray) -> float:
+    return largest_singular_value(weights) if method.has_exact_norm else spectral_norm(weights)
 
 
 def _exponent(method: Method, weights: FloatArray) -> float:

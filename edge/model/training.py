@@ -13,21 +13,26 @@ import msgspec
 
 from sparsyedge.edge.config import Section, read_section
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.model.methods import Method
 
 __all__ = [
     "FEATURE",
     "OPTIMIZER_STEPS",
     "PLAIN_SGD",
+    "SHIFT_FEATURE",
     "Optimizer",
     "Training",
     "TrainingConfig",
     "check_training",
+    "check_votes",
     "make_training",
     "training_of",
 ]
 
 FEATURE = "training-settings"
 """What a manifest with another training than plain SGD needs of its reader."""
+SHIFT_FEATURE = "label-shift"
+"""What a manifest with `label_shift` needs as well."""
 OPTIMIZER_STEPS = "optimizer_steps"
 """The steps that the optimizer has taken, among its tensors."""
 
@@ -42,6 +47,8 @@ Betas: TypeAlias = Annotated[tuple[Beta, ...], msgspec.Meta(min_length=2, max_le
 Epsilon: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-12, le=1)]
 ClipNorm: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 Smoothing: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+# Beyond, classes that a device lacks leave the loss altogether.
+LabelShift: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=4)]
 Crop: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 # Larger values only draw the share closer to a half.
 Mixup: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=2)]
@@ -71,6 +78,8 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     clip_norm: ClipNorm | None = None
     """The largest norm of all gradients together, before weight decay; None does not clip."""
     label_smoothing: Smoothing = 0.0
+    label_shift: LabelShift = 0.0
+    """How strongly a step's logits are shifted by the log of the device's class frequencies; 0 does not."""
     crop: Crop = 0
     """The padding of a random crop, in pixels."""
     flip: bool = False
@@ -90,7 +99,8 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def is_plain(self) -> bool:
         """Whether a step is one of plain SGD on the plain loss; onnxruntime's training API knows no other."""
-        return self.optimizer == "sgd" and self.clip_norm is None and self.label_smoothing == 0 and self.mixup == 0
+        changed = self.clip_norm is not None or self.label_smoothing or self.label_shift or self.mixup
+        return self.optimizer == "sgd" and not changed
 
     @property
     def augments(self) -> bool:
@@ -120,6 +130,8 @@ class TrainingConfig(Section, frozen=True, kw_only=True):
     """Scale gradients down to this norm, over all parameters; not at all if left out."""
     label_smoothing: Smoothing = 0.0
     """The share of a label that goes to all classes alike."""
+    label_shift: LabelShift = 0.0
+    """Add this many times the log of the device's class frequencies to the logits of a training step; 0 does not."""
     crop: Crop = 0
     """Pad images by this many pixels and cut them back at a random place; 0 does not."""
     flip: bool = False
@@ -144,6 +156,12 @@ def training_of(config: TrainingConfig) -> Training:
                 f"key `training.{key}` has value {given[key]!r}: optimizer {config.optimizer} has no such option; "
                 f"allowed with optimizer {' and '.join(which)}"
             )
+    if config.label_shift and config.label_smoothing:
+        raise ConfigError(
+            f"key `training.label_shift` has value {config.label_shift}: with `training.label_smoothing` = "
+            f"{config.label_smoothing} devices would learn that classes they lack are likely, to make up for the "
+            f"shift; remove one of the two keys"
+        )
     if config.optimizer == "momentum":
         given.setdefault("momentum", DEFAULT_MOMENTUM)
     return Training(**given)
@@ -156,6 +174,11 @@ def check_training(training: Training, shape: Sequence[int], *, has_classes: boo
             f"key `training.label_smoothing` has value {training.label_smoothing}: it spreads labels over classes, and "
             f"the model has none; leave it out"
         )
+    if training.label_shift and not has_classes:
+        raise ConfigError(
+            f"key `training.label_shift` has value {training.label_shift}: it shifts the logits of classes, and the "
+            f"model has none; leave it out"
+        )
     for key, value in (("crop", training.crop), ("flip", training.flip)):
         if value and (len(shape) != 3 or min(shape[1:]) < 2):
             raise ConfigError(
@@ -167,6 +190,18 @@ def check_training(training: Training, shape: Sequence[int], *, has_classes: boo
             f"key `training.crop` has value {training.crop}: images are {shape[1]} x {shape[2]}; allowed: at most "
             f"{min(shape[1:])}"
         )
+
+
+def check_votes(method: Method, training: Training) -> None:
+    """Raise ConfigError if devices are to vote by gradients, and a step does not show them."""
+    option = method.needs_gradients
+    shown = {"optimizer": training.optimizer != "sgd", "clip_norm": training.clip_norm is not None}
+    for key, hides in shown.items():
+        if option and hides:
+            raise ConfigError(
+                f"key `training.{key}` has value {getattr(training, key)!r}: with `method.{option}` = "
+                f"{getattr(method, option)!r} devices read gradients off a step of plain SGD; leave one of the two out"
+            )
 
 
 class _File(Section, frozen=True, kw_only=True):

@@ -59,7 +59,8 @@ def explain(error: ssl.SSLError, tls: Tls, host: str) -> str | None:
     if reason.endswith("UNKNOWN_CA"):
         return (
             f"the broker does not know the authority that certified this device: the identity in {folder} may be from "
-            f"another fleet; check `broker` in the config, or {NEW_TOKEN}"
+            f"another fleet, or from before this one's authority was replaced; check `broker` in the config, or "
+            f"{NEW_TOKEN}"
         )
     if tls.certificate is None and reason.endswith(("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")):
         return "the broker requires a certificate on this port; new devices enrol on another"
@@ -81,6 +82,6 @@ def _explain_server(error: ssl.SSLCertVerificationError, tls: Tls, host: str) ->
             f"`sparsyedge coordinator init --host`"
         )
     return (
-        f"the broker's certificate is not from the authority trusted here: {tls.ca} may be from another fleet "
-        f"({error.verify_message}); check host and port, or {NEW_TOKEN}"
+        f"the broker's certificate is not from the authority trusted here: {tls.ca} may be from another fleet, or from "
+        f"before this fleet's authority was replaced ({error.verify_message}); check host and port, or {NEW_TOKEN}"
     )

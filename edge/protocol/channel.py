@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Channel", "Connected", "Event", "Received"]
+__all__ = ["Channel", "Connected", "Event", "Health", "Received"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,18 @@ class Connected:
 Event = Received | Connected
 
 
+@dataclass(frozen=True)
+class Health:
+    """How a channel is doing, for people who wait for it."""
+
+    backlog: int = 0
+    """Messages that arrived and that the owner has not taken yet."""
+    broker: str = ""
+    """The address it is connected to, or tries to connect to."""
+    down_s: float = 0.0
+    """How long it has had no connection; 0 if it has one."""
+
+
 class Channel(Protocol):
     """Sends and receives messages on topics, retained ones included. One thread owns it."""
 
@@ -45,10 +57,11 @@ class Channel(Protocol):
     def close(self) -> None:
         """Disconnect cleanly: the broker sends no last will."""
 
-    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False, latest: bool = False) -> None:
         """Subscribe now and after every reconnect; subscribing again delivers retained messages again.
 
-        With `as_published`, `Received.retained` says whether the sender asked the broker to keep the message.
+        With `as_published`, `Received.retained` says whether the sender asked the broker to keep the message. With
+        `latest`, a message may replace an earlier one on its topic that the owner has not taken yet.
         """
 
     def unsubscribe(self, pattern: str) -> None:
@@ -59,3 +72,6 @@ class Channel(Protocol):
 
     def receive(self, timeout_s: float) -> Event | None:
         """The next message or event, or None after `timeout_s`; 0 does not wait."""
+
+    def health(self) -> Health:
+        """How the connection is doing right now."""

@@ -20,6 +20,7 @@ __all__ = [
     "PACKET_OVERHEAD_BYTES",
     "Assembly",
     "blob_of",
+    "check_hash",
     "chunk_bytes_within",
     "chunk_of",
     "cut",
@@ -96,6 +97,7 @@ class Assembly:
         self.blob = blob
         self._chunks: dict[int, bytes] = {}
         self._content: bytes | None = None
+        self._is_checked = False
         self._have = bytearray(blob.chunks)
         self._absent = blob.chunks
 
@@ -131,13 +133,23 @@ class Assembly:
 
     def content(self) -> bytes:
         """The whole blob; raises FrameError if its hash is wrong. Joins and hashes it once."""
+        content = self.joined()
+        if not self._is_checked:
+            check_hash(self.blob.sha256, hashlib.sha256(content).hexdigest())
+            self._is_checked = True
+        return content
+
+    def joined(self) -> bytes:
+        """The whole blob, for a caller who checks its hash with `check_hash`. Joins it once."""
         if not self.complete:
             raise FrameError(f"blob {self.blob.sha256[:12]} lacks {self._absent} of {self.blob.chunks} chunks")
         if self._content is None:
-            content = b"".join(self._chunks[index] for index in range(self.blob.chunks))
-            found = hashlib.sha256(content).hexdigest()
-            if found != self.blob.sha256:
-                raise FrameError(f"blob has SHA-256 {found[:12]}..., {self.blob.sha256[:12]}... was promised")
-            self._content = content
+            self._content = b"".join(self._chunks[index] for index in range(self.blob.chunks))
             self._chunks.clear()
         return self._content
+
+
+def check_hash(promised: str, found: str) -> None:
+    """Raise FrameError if the SHA-256 of a blob is not the promised one."""
+    if found != promised:
+        raise FrameError(f"blob has SHA-256 {found[:12]}..., {promised[:12]}... was promised")

@@ -72,6 +72,11 @@ class HttpDownload(threading.Thread):
         """Held while writing, so that nothing is written after `cancel` has returned."""
         self._connection: http.client.HTTPConnection | None = None
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was told to stop."""
+        return self._cancelled.is_set()
+
     def cancel(self) -> None:
         """Stop soon, and write nothing from now on."""
         with self._lock:

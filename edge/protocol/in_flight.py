@@ -58,10 +58,16 @@ class InFlight(Generic[Fact]):
 
 
 class Window:
-    """Unacknowledged messages, limited in number and in bytes. They survive a reconnect: the client repeats them."""
+    """Unacknowledged messages, limited in number and in bytes. They survive a reconnect: the client repeats them.
+
+    One of them may be a message with QoS 0, which is answered as soon as the client has written it. The client does not
+    repeat that one.
+    """
 
     def __init__(self) -> None:
         self._sizes: InFlight[int] = InFlight()
+        self._told: int | None = None
+        """The packet with QoS 0 that the client has not written yet."""
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -76,6 +82,24 @@ class Window:
         """Note a message that went to the client."""
         self._sizes.sent(packet, payload_bytes)
 
+    @property
+    def may_tell(self) -> bool:
+        """Whether the last message with QoS 0 is on its way, so that another one does not pile up behind it."""
+        return self._told is None
+
+    def told(self, packet: int, payload_bytes: int) -> None:
+        """Note a message with QoS 0 that went to the client."""
+        self._sizes.sent(packet, payload_bytes)
+        if packet in self._sizes.ids:
+            self._told = packet
+
+    def forget_told(self) -> None:
+        """Expect no answer to a message with QoS 0: its connection is gone, and it went with it."""
+        if self._told is not None:
+            self.acknowledged(self._told)
+
     def acknowledged(self, packet: int) -> None:
-        """Note that the broker took the message."""
+        """Note that the broker took the message, or that one with QoS 0 was written."""
         self._sizes.answered(packet)
+        if packet == self._told:
+            self._told = None

@@ -6,7 +6,6 @@ bytes, addressed by the SHA-256 of the whole. docs/reference/protocol.md walks t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -16,6 +15,7 @@ from sparsyedge.edge.compatibility import FIRST, Features, Speaks, VersionNumber
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.errors import FrameError, VersionError
 from sparsyedge.edge.phase_costs import Kind, PhaseCost
+from sparsyedge.edge.protocol.device_settings import DeviceSettings
 from sparsyedge.edge.protocol.store_url import MAX_URL
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.wire.codecs import LOSSLESS, Codec
@@ -23,31 +23,39 @@ from sparsyedge.edge.wire.codecs import LOSSLESS, Codec
 __all__ = [
     "CHUNK_BYTES",
     "MAX_BLOB_BYTES",
+    "MAX_CLASSES",
     "MAX_EPOCHS",
+    "MAX_HOLDOUT",
+    "MAX_LOSS",
     "MAX_RANGES",
     "MIN_CHUNK_BYTES",
     "Accepted",
     "Blob",
     "Catalogue",
+    "DataNote",
     "Delta",
     "DeviceStatus",
     "Grant",
+    "HeldModel",
     "Lease",
+    "Level",
+    "LocalEvaluation",
     "Offer",
+    "Progress",
+    "Quality",
     "Refused",
     "Reply",
     "Report",
     "RoundTask",
     "RunCertificate",
-    "Topics",
+    "Score",
+    "UpgradeStatus",
     "Wait",
     "decode",
     "decode_reply",
     "encode",
 ]
 
-TOPIC_TREE = "v1"
-"""The root of all topics, for every protocol version. It changes only if the announcements themselves must."""
 CHUNK_BYTES = 96 * 1024
 """Fits the smallest packet limit among common brokers (128 KB), with room for the topic."""
 MIN_CHUNK_BYTES = 1024
@@ -55,12 +63,20 @@ MAX_CHUNK_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 1 << 30
 MAX_COHORT = 100_000
 MAX_DELTAS = 8
+MAX_LEVELS = 16
 MAX_BLOBS = 64
 """A run has about a dozen on the broker at a time."""
 MAX_RANGES = 1000
 """Missing chunks in one grant; the next grant asks for the rest."""
 MAX_EPOCHS = 10_000
 """The limit for one local job in any fleet; a signed manifest may allow fewer."""
+MAX_HOLDOUT = 0.5
+MAX_LOSS = 1e30
+"""A larger loss says no more than that the model is useless; it also keeps infinity out."""
+MAX_CLASSES = 1000
+"""No status tells more; one with more than 16 KiB is thrown away."""
+MAX_COUNT = 10**9
+"""No device has more samples."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Ed25519Signature = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{128})?\Z")]
@@ -68,7 +84,14 @@ Ed25519Signature = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{128})?\Z")]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 RoundNumber = Annotated[int, msgspec.Meta(ge=1)]
+TrainedRounds = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+Shown = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+"""A figure for people to read."""
+ShownCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+SampleCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Hundredths = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +121,36 @@ class Delta(Message, frozen=True):
 
     base: Sha256
     model: Blob
+
+
+class Level(Message, frozen=True):
+    """A model pruned for the devices of one target."""
+
+    sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    model_id: Sha256
+    model: Blob
+
+
+class Quality(Message, frozen=True):
+    """How good a global model is, as the coordinator has recorded it; a figure that it has not measured is None."""
+
+    sparsity: Share
+    """The share of prunable weights that are zero."""
+    accuracy: Share | None = None
+    """On the run's test samples; None for a regression."""
+    rmse: NonNegative | None = None
+    r_squared: Annotated[float, msgspec.Meta(le=1)] | None = None
+
+
+class HeldModel(Message, frozen=True):
+    """The model that a device has in place for predictions."""
+
+    run: Identifier
+    round: TrainedRounds
+    """The last round that went into it."""
+    model_id: Sha256
+    predict_ms: Annotated[float, msgspec.Meta(ge=0, le=1e7)] | None = None
+    """How long the device takes for one sample; None if it has not measured that."""
 
 
 class RunCertificate(Message, frozen=True):
@@ -148,6 +201,27 @@ class RoundTask(Message, frozen=True):
     The broker has them as well, unless `needs` has the feature `http-blobs`. Devices check the URL only when they use
     it: a scheme that a later version adds must not make a task unreadable.
     """
+    evaluate: bool | UnsetType = UNSET
+    """Whether devices with data to evaluate on do so in this round, before and after training."""
+    holdout: Annotated[float, msgspec.Meta(gt=0, le=MAX_HOLDOUT)] | UnsetType = UNSET
+    """The share of samples that a device without a test part evaluates on and does not train on.
+
+    Comes with the feature `device-evaluation` in `needs`.
+    """
+    evaluation: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | UnsetType = UNSET
+    """The number of an evaluation round: devices evaluate the model and report, and nobody trains.
+
+    `round` is then the last closed one. Comes with the feature `device-evaluation` in `needs`.
+    """
+    model_round: TrainedRounds | UnsetType = UNSET
+    """The last round that went into `model`, 0 if none; devices keep a model for predictions only where it is set.
+
+    An open round names the model that it starts from, a finished run the one that it ended with.
+    """
+    quality: Quality | UnsetType = UNSET
+    """How good `model` is."""
+    levels: Annotated[tuple[Level, ...], msgspec.Meta(max_length=MAX_LEVELS)] | UnsetType = UNSET
+    """The model in the sizes of groups with targets of their own, which download theirs instead."""
     signature: Ed25519Signature = ""
     """The operator's signature of the manifest; devices of a secured fleet accept no other."""
     certificate: RunCertificate | None = None
@@ -176,6 +250,34 @@ class Lease(Message, frozen=True):
     """The holder's answer to another coordinator's question."""
 
 
+class UpgradeStatus(Message, frozen=True):
+    """How far a device is with the release that it was told to install; docs/reference/protocol.md names the stages."""
+
+    stage: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z-]{0,19}\Z")]
+    """Readers take a stage that they do not know for one on the way."""
+    order: Count = 0
+    """The serial of the order that this answers; 0 if there was none."""
+    bundle: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """The bundle of that order."""
+    running: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """The bundle in use; empty if it is what the device was set up with."""
+    reason: Text = ""
+    """Why it was refused or given back."""
+    alarm: Text = ""
+    """Releases and orders that are not the operator's, since the device's start; empty if there were none."""
+
+
+class Follows(Message, frozen=True):
+    """A device's word that it trusts the authority that replaces the present one, and has its certificate."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    """Of the statement that it follows (edge/security/succession.py)."""
+    serial: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{1,40}\Z")]
+    """The number of its certificate, in hex."""
+    signature: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){8,80}\Z")]
+    """With the key of that certificate, in hex: nobody else can say so in the device's name."""
+
+
 class DeviceStatus(Message, frozen=True):
     """A device's retained status, with `offline` as its last will."""
 
@@ -192,6 +294,51 @@ class DeviceStatus(Message, frozen=True):
     """An attack the device has noticed since its start, such as forged tasks; empty if none."""
     speaks: Speaks | UnsetType = UNSET
     """What the device reads; compatibility.FIRST if it does not say."""
+    settings: DeviceSettings | UnsetType = UNSET
+    """The device's machine and its owner's limits, for people to read."""
+    holds: HeldModel | UnsetType = UNSET
+    """The model that the device predicts with, if it has one."""
+    upgrade: UpgradeStatus | UnsetType = UNSET
+    """The device's upgrade; UNSET if it cannot be upgraded over the air."""
+    classes: Annotated[tuple[Hundredths, ...], msgspec.Meta(max_length=MAX_CLASSES)] | UnsetType = UNSET
+    """The share of each of the model's classes among the samples that the device trains on, rounded up.
+
+    Only for a run whose task needs the feature `class-shares`.
+    """
+    follows: Follows | UnsetType = UNSET
+    """Only while the fleet's authority is replaced, and once the device is ready for that."""
+
+
+class Score(Message, frozen=True):
+    """How a model did on samples of a device; a regression has no accuracy, and its RMSE is the root of its loss."""
+
+    loss: Annotated[float, msgspec.Meta(ge=0, le=MAX_LOSS)]
+    accuracy: Annotated[float, msgspec.Meta(ge=0, le=1)] | UnsetType = UNSET
+
+
+class LocalEvaluation(Message, frozen=True):
+    """What a device found when it evaluated on samples that it does not train on."""
+
+    samples: SampleCount
+    """0 if it has none; then there are no scores."""
+    held_out: bool = False
+    """Whether they are a held-out share of its data; else they are its test part."""
+    before: Score | UnsetType = UNSET
+    """Of the task's model, as the device begins with it. Missing if it was not finite."""
+    after: Score | UnsetType = UNSET
+    """Of the update that the device sends: its own, personalised model."""
+
+
+class DataNote(Message, frozen=True):
+    """How a device's data has changed since its last report, and what it cannot use."""
+
+    added: SampleCount = 0
+    changed: SampleCount = 0
+    removed: SampleCount = 0
+    broken: SampleCount = 0
+    """Samples that it cannot read now, not only new ones."""
+    trouble: Text = ""
+    """What is wrong with the first of them, or why the data as a whole stays as it was; with its name."""
 
 
 class Report(Message, frozen=True):
@@ -214,6 +361,32 @@ class Report(Message, frozen=True):
     """The device's idle power, measured at its start; the joules of the phases include it."""
     regrown: Count | None = None
     """Prunable weights that were zero in the round's model but not after training; counted before pruning."""
+    evaluated: LocalEvaluation | UnsetType = UNSET
+    """What the device's own evaluation found, if the task asked for one."""
+    evaluation: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | UnsetType = UNSET
+    """The evaluation round that this answers; a report on a training round has none."""
+    data: DataNote | UnsetType = UNSET
+    """How the device's data has changed."""
+
+
+class Progress(Message, frozen=True):
+    """What a device is doing in a round, retained while it works; an empty message says that the job is over.
+
+    It only informs: nothing that is trained or averaged depends on it, and it may be lost.
+    """
+
+    run: Identifier
+    round: RoundNumber
+    phase: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z-]{0,19}\Z")]
+    """One of phase_costs.Phase; a later version may have others."""
+    step: ShownCount = 0
+    """Training steps done, over all epochs of the job."""
+    steps: ShownCount = 0
+    """All steps of the job; 0 while they are not known."""
+    loss: Shown | UnsetType = UNSET
+    """Mean of the last steps."""
+    temperature_c: Shown | UnsetType = UNSET
+    battery_percent: Shown | UnsetType = UNSET
 
 
 class Offer(Message, frozen=True):
@@ -271,71 +444,8 @@ Reply = Grant | Accepted | Refused | Wait
 # the agents of one simulating process would be.
 _REPLY_DECODER: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 _DECODERS: dict[type[Message], msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (RoundTask, Catalogue, Lease, DeviceStatus, Report, Offer)
+    kind: msgspec.json.Decoder(kind) for kind in (RoundTask, Catalogue, Lease, DeviceStatus, Progress, Report, Offer)
 }
-
-
-@dataclass(frozen=True)
-class Topics:
-    """The topic tree of one fleet. No topic has more than seven slashes: cloud brokers allow no more."""
-
-    fleet: str
-
-    @property
-    def root(self) -> str:
-        return f"se/{TOPIC_TREE}/{self.fleet}"
-
-    @property
-    def round(self) -> str:
-        """Coordinator to all, retained: the RoundTask."""
-        return f"{self.root}/round"
-
-    @property
-    def lease(self) -> str:
-        """Between coordinators, retained, with a last will: the Lease."""
-        return f"{self.root}/lease"
-
-    @property
-    def catalogue(self) -> str:
-        """Between coordinators, retained: the Catalogue."""
-        return f"{self.root}/blobs"
-
-    def chunk(self, blob: str, index: int | Literal["+"]) -> str:
-        """Coordinator to all, retained: one chunk of a model or of an artifact file."""
-        return f"{self.root}/blob/{blob}/{index}"
-
-    def status(self, device: str) -> str:
-        """Device to coordinator, retained, with a last will: the DeviceStatus."""
-        return f"{self.root}/dev/{device}/status"
-
-    def offer(self, device: str) -> str:
-        """Device to coordinator: an Offer."""
-        return f"{self.root}/dev/{device}/offer"
-
-    def report(self, device: str) -> str:
-        """Device to coordinator: a Report."""
-        return f"{self.root}/dev/{device}/report"
-
-    def reply(self, device: str) -> str:
-        """Coordinator to one device: a Grant, Accepted, Refused or Wait."""
-        return f"{self.root}/dev/{device}/reply"
-
-    def upload(self, device: str, blob: str, index: int | Literal["+"]) -> str:
-        """Device to coordinator: one chunk of an update."""
-        return f"{self.root}/dev/{device}/up/{blob}/{index}"
-
-    def enrol_request(self, device: str) -> str:
-        """Newcomer to coordinator: an EnrolRequest."""
-        return f"{self.root}/enrol/req/{device}"
-
-    def enrol_reply(self, connection: str) -> str:
-        """Coordinator to one newcomer, addressed by its connection's client id: an EnrolReply."""
-        return f"{self.root}/enrol/reply/{connection}"
-
-    def parse(self, topic: str) -> tuple[str, ...]:
-        """The levels of a topic below the fleet's root, e.g. ("dev", "pi-07", "offer"); empty for a foreign topic."""
-        prefix = f"{self.root}/"
-        return tuple(topic[len(prefix) :].split("/")) if topic.startswith(prefix) else ()
 
 
 Decoded = TypeVar("Decoded", bound=Message)

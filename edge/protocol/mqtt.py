@@ -16,21 +16,22 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.protocol import subscriptions
 from sparsyedge.edge.protocol.admission import Admission, Refusal, membership_doubt
 from sparsyedge.edge.protocol.arrivals import Arrivals
-from sparsyedge.edge.protocol.channel import Connected, Event, Received
+from sparsyedge.edge.protocol.channel import Connected, Event, Health, Received
 from sparsyedge.edge.protocol.chunks import PACKET_OVERHEAD_BYTES, chunk_bytes_within
 from sparsyedge.edge.protocol.in_flight import Window
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES
 from sparsyedge.edge.protocol.mqtt_client import MqttClient, Will, speaks_mqtt_5
 from sparsyedge.edge.protocol.route import Address, Route
 from sparsyedge.edge.protocol.subscriptions import Subscriptions
-from sparsyedge.edge.protocol.tls import Tls, client_context, reload_identity, require_tls
+from sparsyedge.edge.protocol.tls import Tls, require_tls, up_to_date_context
 
 __all__ = ["Link"]
 
@@ -56,22 +57,27 @@ class Link:
         tls: Tls | None = None,
         login: tuple[str, str] | None = None,
         others: Sequence[tuple[str, int]] = (),
+        find: Callable[[], Sequence[Address]] | None = None,
     ) -> None:
         """Create a closed link; raises SecurityError if it would leave this machine unencrypted.
 
-        `login` is a name and a password, for brokers that require them; `others` are the cluster's other nodes.
+        `login` is a name and a password, for brokers that require them; `others` are the cluster's other nodes. If none
+        of them answers, `find` says where else the broker may be; then its certificate may have any name.
         """
+        if find is not None:
+            require_tls("wherever it is found", tls, what="the MQTT broker")
+            tls = replace(tls, any_name=True) if tls else None
         addresses = [Address(host, port), *(Address(*other) for other in others)]
         for address in addresses:
             require_tls(address.host, tls, what="the MQTT broker")
         self._tls_files = tls
-        self._tls = client_context(tls) if tls else None
+        self._tls = up_to_date_context(tls) if tls else None
         self.identity = identity
         self._will = will
         self._login = login
         self._client: MqttClient | None = None
         self._arrivals = Arrivals()
-        self._route = Route(addresses, tls)
+        self._route = Route(addresses, tls, find=find)
         self._closing = threading.Event()
         # Guards everything below. Never held while calling the client: its callbacks hold the client's own locks.
         self._changed = threading.Condition()
@@ -85,6 +91,8 @@ class Link:
         """Whether the first connection, the one `open` waits for, has ended."""
         self._is_mqtt_5 = False
         self._packet_limit: int | None = None
+        self._lost_s = time.monotonic()
+        """When the connection was lost; the link's beginning before the first one."""
 
     @property
     def host(self) -> str:
@@ -125,12 +133,13 @@ class Link:
         """Connect, with MQTT 5 if the broker speaks it, else 3.1.1; raises LinkError after `timeout_s`."""
         until_s = time.monotonic() + timeout_s
         self._route.begin()
-        self._reload_identity()
         while (left_s := until_s - time.monotonic()) > 0:
             # A broker that keeps silent must leave time for those after it.
             if self._enter(time.monotonic() + left_s / self._route.left_of_lap):
                 return
             if self._route.is_hopeless:
+                if self._route.look_again():
+                    continue
                 # Waiting will change neither the brokers nor this device.
                 break
             if self._route.try_next():
@@ -185,10 +194,6 @@ class Link:
             self._end(client)
         return up
 
-    def _reload_identity(self) -> None:
-        if self._tls is not None and self._tls_files is not None:
-            reload_identity(self._tls, self._tls_files)
-
     def close(self) -> None:
         """Wait briefly for unacknowledged messages, then disconnect cleanly: the broker sends no last will."""
         client, self._client = self._client, None
@@ -207,10 +212,10 @@ class Link:
 
     # ---- what the owner does -----------------------------------------------------------------------------------------
 
-    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False, latest: bool = False) -> None:
         """Subscribe now and after every reconnect; subscribing again delivers retained messages again."""
         with self._changed:
-            self._subscriptions.add(pattern, as_published=as_published)
+            self._subscriptions.add(pattern, as_published=as_published, latest=latest)
             client = self._client if self._up else None
         if client:
             self._send_subscribe(client, pattern)
@@ -243,6 +248,28 @@ class Link:
         packet = client.publish(topic, payload, retain=retain)
         with self._changed:
             self._window.sent(packet, len(payload))
+
+    def tell(self, topic: str, payload: bytes) -> bool:
+        """Send a small retained message with QoS 0, if that needs no waiting; returns whether it is on its way.
+
+        It may be lost. Neither a broker that is gone nor one that does not read makes the caller wait.
+        """
+        client = self._client
+        with self._changed:
+            if client is None or not self._up or not self._window.may_tell:
+                return False
+        packet = client.tell(topic, payload)
+        if packet is None:
+            return False
+        with self._changed:
+            self._window.told(packet, len(payload))
+        return True
+
+    def health(self) -> Health:
+        """How the connection is doing right now."""
+        with self._changed:
+            down_s = 0.0 if self._up else max(0.0, time.monotonic() - self._lost_s)
+            return Health(len(self._arrivals), str(self._route.address), down_s)
 
     def _stuck(self, timeout_s: float) -> LinkError:
         """Why no message could go out."""
@@ -296,7 +323,6 @@ class Link:
         wait_s = self._route.leave()
         if self._closing.wait(wait_s + random.uniform(0, RECONNECT_JITTER_S)):
             raise ConnectionAbortedError("the link is closing")
-        self._reload_identity()
         return self._route.address
 
     def connect_failed(self, error: BaseException | None) -> None:
@@ -313,6 +339,7 @@ class Link:
             back, before = self._opened, self._route.note_up()
             self._packet_limit = packet_limit
             self._subscriptions.reset()
+            self._window.forget_told()
             self._ask_again_s = math.inf
             patterns = list(self._subscriptions.patterns)
         # Subscribe first: a publisher may be waiting for the answer to its message.
@@ -336,6 +363,8 @@ class Link:
     def disconnected(self, client: MqttClient, problem: str | None) -> None:
         with self._changed:
             was_up, self._up, self._gone = self._up, False, True
+            if was_up:
+                self._lost_s = time.monotonic()
             self._admission.note_disconnect(was_up=was_up)
             self._changed.notify_all()
         self._give_up_opening(client)
@@ -353,8 +382,9 @@ class Link:
             self._subscriptions.heard(time.monotonic())
             # Some brokers deliver messages that only others subscribed to.
             wanted = self._subscriptions.cover(topic)
+            latest = self._subscriptions.wants_latest_only(topic)
         if wanted:
-            self._arrivals.put(Received(topic, payload, retained))
+            self._arrivals.put(Received(topic, payload, retained), latest=latest)
 
     def acknowledged(self, packet: int, problem: str | None) -> None:
         with self._changed:

@@ -20,17 +20,22 @@ class Subscriptions:
         self.patterns: list[str] = []
         self._covered: re.Pattern[str] | None = None
         self._as_published: set[str] = set()
+        self._latest: set[str] = set()
+        self._latest_only: re.Pattern[str] | None = None
         self._unanswered: InFlight[float] = InFlight()
         self._renewing: set[int] = set()
         self._heard_s = 0.0
 
-    def add(self, pattern: str, *, as_published: bool) -> None:
+    def add(self, pattern: str, *, as_published: bool, latest: bool = False) -> None:
         """Subscribe to a pattern on this connection and all later ones."""
         if pattern not in self.patterns:
             self.patterns.append(pattern)
             self._covered = None
         if as_published:
             self._as_published.add(pattern)
+        if latest:
+            self._latest.add(pattern)
+            self._latest_only = re.compile("|".join(map(_expression, sorted(self._latest))), re.DOTALL)
 
     def remove(self, pattern: str) -> None:
         if pattern in self.patterns:
@@ -43,6 +48,10 @@ class Subscriptions:
             # One expression for all: this is asked about every message.
             self._covered = re.compile("|".join(map(_expression, self.patterns)) or r"(?!)", re.DOTALL)
         return self._covered.fullmatch(topic) is not None
+
+    def wants_latest_only(self, topic: str) -> bool:
+        """Whether only the last message on the topic matters."""
+        return self._latest_only is not None and self._latest_only.fullmatch(topic) is not None
 
     def is_as_published(self, pattern: str) -> bool:
         """Whether messages for the pattern keep their sender's retain flag."""

@@ -1,25 +1,31 @@
-"""Plain connections on this machine only; everywhere else TLS with one pinned authority."""
+"""Plain connections on this machine only; everywhere else TLS with the pinned authority."""
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sparsyedge.edge.errors import SecurityError
 
-__all__ = ["Tls", "client_context", "is_loopback", "reload_identity", "require_tls"]
+__all__ = ["Tls", "client_context", "is_loopback", "require_tls", "up_to_date_context"]
 
 
 @dataclass(frozen=True)
 class Tls:
-    """A connection's credentials: the one trusted authority, and our own certificate, if we have one yet."""
+    """A connection's credentials: the trusted authority, and our own certificate, if we have one yet."""
 
     ca: Path
+    """A file with its certificate; with two while the fleet's authority is rotated."""
     certificate: Path | None = None
     key: Path | None = None
+    any_name: bool = False
+    """Whether to accept the authority's servers under any name, for those that were found and not named.
+
+    A fleet's authority certifies nobody else's servers, and members' certificates are no servers'.
+    """
 
 
 def is_loopback(host: str) -> bool:
@@ -42,8 +48,26 @@ def require_tls(host: str, tls: Tls | None, *, what: str) -> None:
 def client_context(tls: Tls) -> ssl.SSLContext:
     """A context that checks the peer's certificate and name against the pinned authority alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _fill(context, tls)
+    return context
+
+
+def up_to_date_context(tls: Tls) -> ssl.SSLContext:
+    """The same for a client that connects again and again: every connection uses the files as they are then.
+
+    The device may have enrolled again, or its fleet's authority may have been replaced; what it does not trust any more
+    must not count for its next connection either.
+    """
+    context = _UpToDate(ssl.PROTOCOL_TLS_CLIENT)
+    context.files = tls
+    _fill(context, tls)
+    return context
+
+
+def _fill(context: ssl.SSLContext, tls: Tls) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = _Socket
+    context.check_hostname = not tls.any_name
     try:
         context.load_verify_locations(cafile=tls.ca)
         if tls.certificate is not None:
@@ -51,15 +75,19 @@ def client_context(tls: Tls) -> ssl.SSLContext:
     except OSError as error:  # includes ssl.SSLError
         files = ", ".join(str(path) for path in (tls.ca, tls.certificate, tls.key) if path is not None)
         raise SecurityError(f"cannot use the TLS files {files}: {error}; enrol again or copy them again") from error
-    return context
 
 
-def reload_identity(context: ssl.SSLContext, tls: Tls) -> None:
-    """Make the next connection use the certificate now on disk: the device may have enrolled again."""
-    if tls.certificate is not None:
-        # During an enrolment the files do not match each other; keep the previous ones then.
-        with contextlib.suppress(OSError):
-            context.load_cert_chain(tls.certificate, tls.key)
+class _UpToDate(ssl.SSLContext):
+    """Hands every connection to a context made from the files of that moment."""
+
+    files: Tls
+
+    def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        try:
+            return client_context(self.files).wrap_socket(*arguments, **options)
+        except SecurityError:
+            # During an enrolment the files do not match each other; use what was there before.
+            return super().wrap_socket(*arguments, **options)
 
 
 class _Socket(ssl.SSLSocket):

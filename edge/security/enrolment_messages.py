@@ -14,18 +14,24 @@ from typing import Annotated, Literal
 import msgspec
 
 from sparsyedge.edge.config import MAX_BROKERS, BrokerConfig, DataConfig, Identifier, Port
-from sparsyedge.edge.errors import SecurityError
-from sparsyedge.edge.protocol.messages import Message
+from sparsyedge.edge.errors import FrameError, SecurityError
+from sparsyedge.edge.protocol.messages import Message, Text
 from sparsyedge.edge.storage import write_atomically
 
 __all__ = [
     "DEVICE_FILE_NAME",
     "MAX_REQUEST_BYTES",
+    "RENEW_BEFORE_S",
     "DeviceFile",
     "EnrolReply",
     "EnrolRequest",
     "Enrolled",
     "NotEnrolled",
+    "NotRenewed",
+    "RenewalReply",
+    "RenewalRequest",
+    "Renewed",
+    "decode_renewal",
     "entry_reply",
     "parse_device_file",
     "read_device_file",
@@ -40,6 +46,8 @@ MAX_UNIX_S = 253_402_300_799
 """The end of the year 9999, the last year that all calendar code supports."""
 MAX_REQUEST_BYTES = 16 * 1024
 """An EnrolRequest is smaller than 10 KiB; its longest part is the certificate request, a Pem."""
+RENEW_BEFORE_S = 180 * 86400.0
+"""How long before its certificate ends a member asks for another: boards may be in a drawer for months."""
 
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z")]
@@ -56,7 +64,7 @@ class DeviceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     device: Identifier
     fleet: Identifier
     host: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    """The broker's host; its certificate must name it."""
+    """The broker's host; its certificate must name it, unless `find` is there."""
     port: Port
     """The port for enrolled devices."""
     enrol_port: Port
@@ -73,6 +81,8 @@ class DeviceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The device's data; without it, someone must write the device's config by hand."""
     others: Annotated[tuple[BrokerConfig, ...], msgspec.Meta(max_length=MAX_BROKERS - 1)] = ()
     """The other nodes of a cluster of brokers, all for new and enrolled devices alike."""
+    find: bool = False
+    """Whether the device looks for the broker on its network if `host` does not answer."""
     entry_certificate: Pem | None = None
     """A certificate for the enrolment alone, where the broker asks everybody for one; void with the token."""
     entry_key: Pem | None = None
@@ -103,6 +113,42 @@ class NotEnrolled(Message, frozen=True, tag="refused"):
 
 
 EnrolReply = Enrolled | NotEnrolled
+
+
+class RenewalRequest(Message, frozen=True):
+    """A member asks for a certificate that lasts longer, for the key that it has: the request is signed with it."""
+
+    device: Identifier
+    csr: Pem
+    authority: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | msgspec.UnsetType = msgspec.UNSET
+    """The number of the statement that the member follows: it takes certificates of the authority named there."""
+
+
+class Renewed(Message, frozen=True, tag="renewed"):
+    """The member's new certificate; the one it has stays good until it ends."""
+
+    device: Identifier
+    certificate: Pem
+
+
+class NotRenewed(Message, frozen=True, tag="refused"):
+    """The coordinator issues no new certificate and says why."""
+
+    device: Identifier
+    reason: Text
+
+
+RenewalReply = Renewed | NotRenewed
+
+_RENEWAL_DECODER: msgspec.json.Decoder[RenewalReply] = msgspec.json.Decoder(RenewalReply)
+
+
+def decode_renewal(payload: bytes) -> RenewalReply:
+    """Read the coordinator's answer to a renewal; raises FrameError if it is none."""
+    try:
+        return _RENEWAL_DECODER.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"not a valid answer to a renewal: {error}") from error
 
 
 def token_sha256(token: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.protocol.messages import RoundNumber, RunCertificate
+from sparsyedge.edge.security.pinned_keys import PinnedKeys
 from sparsyedge.edge.security.run_seal import check_certificate, check_seal
 from sparsyedge.edge.storage import write_atomically
 
@@ -52,18 +53,18 @@ class Trust:
     """Tells the operator's tasks from forged and replayed ones, and counts the latter."""
 
     def __init__(
-        self, signing_key: str, *, fleet: str, path: Path, clock: Callable[[], float] = time.monotonic
+        self, keys: PinnedKeys, *, fleet: str, path: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.refused = 0
         """Tasks refused since the start."""
         self._reason = ""
-        self._signing_key = signing_key
+        self._keys = keys
         self._fleet = fleet
         self._path = path
         self._clock = clock
         self._silent_until_s = 0.0
-        self._certificate: RunCertificate | None = None
-        """The last certificate that passed the check."""
+        self._checked: tuple[RunCertificate, tuple[str, ...]] | None = None
+        """The last certificate that passed the check, and the keys that counted then."""
         self._seen = self._load()
 
     @property
@@ -98,11 +99,24 @@ class Trust:
                 f"run {claim.run} is over: its certificate has serial {certificate.serial}, {seen.serial} was seen; if "
                 f"it is to go on, certify it anew with `sparsyedge coordinator sign --run RUN.toml`"
             )
-        if certificate != self._certificate:
-            check_certificate(certificate, fleet=self._fleet, signing_key=self._signing_key)
-            self._certificate = certificate
+        self._check_certificate(certificate)
         check_seal(payload, certificate.key)
         self._remember(_Seen(certificate.serial, certificate.key, claim.round))
+
+    def vouches_for(self, certificate: RunCertificate | None) -> bool:
+        """Whether a key that counts now certifies this run key."""
+        try:
+            if certificate is None:
+                return False
+            self._check_certificate(certificate)
+        except SecurityError:
+            return False
+        return True
+
+    def _check_certificate(self, certificate: RunCertificate) -> None:
+        if (certificate, self._keys.present) != self._checked:
+            self._keys.check(lambda key: check_certificate(certificate, fleet=self._fleet, signing_key=key))
+            self._checked = certificate, self._keys.present
 
     def _remember(self, seen: _Seen) -> None:
         if seen == self._seen:

@@ -12,6 +12,7 @@ from sparsyedge.edge.model.artifacts import Artifacts, BatchNorm
 from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.onnx_runtime import RUNTIME, session_options, training_api
 from sparsyedge.edge.training.session import Kind
 
@@ -75,10 +76,18 @@ class DenseSession:
         """Do nothing."""
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> float:
         """One step of SGD on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         assert mixed is None, "the training API's graphs have plain labels; see choose_kind"
+        assert inputs.label_shift is None, "the training API's graphs have the plain loss"
+        assert not inputs.keeps_inputs, "the training API's graphs prune in every round"
         self._optimizer.set_learning_rate(learning_rate)
         self._module.train()
         try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from sparsyedge.edge.model.allocation import prune_model
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.prune import keep_largest, prune_global
 from sparsyedge.edge.tensors import State
@@ -19,12 +20,19 @@ GROWN = np.float32(1e-8)
 """The start value of a weight that enters the mask: negligible to the network, but not zero."""
 
 
-def start_state(method: Method, received: State, *, prunable: Sequence[str], sparsity: float) -> State:
+def start_state(
+    method: Method,
+    received: State,
+    *,
+    prunable: Sequence[str],
+    sparsity: float,
+    positions: Mapping[str, int] | None = None,
+) -> State:
     """The model to train: the received one, pruned to this device's own target if groups have different ones.
 
-    `sparsity` is `method.sparsity_of` the device in this round.
+    `sparsity` is `method.sparsity_of` the device in this round, `positions` as in `prune_model`.
     """
-    return prune_global(received, prunable, sparsity) if method.sparsities else received
+    return prune_model(method, received, prunable, sparsity, positions=positions) if method.sparsities else received
 
 
 def needs_start(method: Method) -> bool:
@@ -33,13 +41,19 @@ def needs_start(method: Method) -> bool:
 
 
 def finish_update(
-    method: Method, trained: State, *, prunable: Sequence[str], sparsity: float, start: State | None = None
+    method: Method,
+    trained: State,
+    *,
+    prunable: Sequence[str],
+    sparsity: float,
+    start: State | None = None,
+    positions: Mapping[str, int] | None = None,
 ) -> State:
     """The update to send: the whole trained model, its largest weights, or its largest changes added to the start."""
     if method.uplink == "whole":
         return dict(trained)
     if method.uplink == "weights":
-        return prune_global(trained, prunable, sparsity)
+        return prune_model(method, trained, prunable, sparsity, positions=positions)
     if start is None:
         raise ValueError("changes are pruned against the model that training started from")
     changes = prune_global({name: trained[name] - start[name] for name in prunable}, prunable, sparsity)

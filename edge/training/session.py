@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
-import numpy as np
-
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
+from sparsyedge.edge.wire.native_codec import MAGNITUDE, count_nonzero
+from sparsyedge.edge.wire.sparse_tensor import bits_of
 
 __all__ = ["Kind", "Runtime", "Session", "choose_kind", "remaining_work"]
 
@@ -41,20 +42,26 @@ class Session(Protocol):
         """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step.
 
-        Dropout draws from `seed`.
+        Dropout draws from `seed`. `inputs` is the same in all steps of a job.
         """
 
 
 def choose_kind(manifest: Manifest, state: Mapping[str, FloatArray], runtime: Runtime) -> Kind:
     """Picks sparse if the method keeps zeros at zero and enough of the model's work is gone, else dense.
 
-    Round 1 starts from dense weights, so it trains dense. Without a training API, or files for it, there is no choice:
-    the sparse graph trains dense models as well. So it is for everything but plain SGD, the only step that the API's
-    graphs know.
+    Round 1 starts from dense weights, so it trains dense, unless the method starts sparse. Without a training API, or
+    files for it, there is no choice: the sparse graph trains dense models as well. So it is for everything but plain
+    SGD, the only step that the API's graphs know.
     """
     if runtime == "stock" or not manifest.has_api_files or manifest.method.activation_threshold == "round":
         # The training API cannot keep a threshold between two steps.
@@ -70,5 +77,5 @@ def remaining_work(manifest: Manifest, state: Mapping[str, FloatArray]) -> float
     for parameter in manifest.parameters:
         if parameter.prunable:
             dense += parameter.positions * math.prod(parameter.shape)
-            left += parameter.positions * int(np.count_nonzero(state[parameter.name]))
+            left += parameter.positions * count_nonzero(bits_of(state[parameter.name]), MAGNITUDE)
     return left / dense if dense else 1.0

@@ -33,6 +33,11 @@ class SessionHolder:
         self._session: Session | None = None
 
     @property
+    def runtime(self) -> Runtime:
+        """What trains: onnxruntime-training's API, or any onnxruntime."""
+        return self._runtime
+
+    @property
     def roles(self) -> tuple[FileRole, ...]:
         """The files that this device fetches, as far as the export has them."""
         return TRAINING_ROLES if self._runtime == "training" else STOCK_ROLES

@@ -11,6 +11,7 @@ how a device without onnxruntime-training trains such a method.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,9 +25,12 @@ from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import LABEL_SHIFT, NO_INPUTS, THRESHOLD_OF_ALL, JobInputs
 from sparsyedge.edge.training.layer_paths import BREAK_EVEN, computes_sparse
 from sparsyedge.edge.training.onnx_runtime import open_graph
 from sparsyedge.edge.training.session import Kind
+from sparsyedge.edge.wire.native_codec import MAGNITUDE, count_nonzero
+from sparsyedge.edge.wire.sparse_tensor import bits_of, nonzero_entries
 
 __all__ = ["LABELS_MIXED", "MIX", "SEED", "THRESHOLD", "SparseSession"]
 
@@ -57,10 +61,14 @@ class SparseSession:
         self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
         self._step = open_graph(artifacts.path("sparse_step"), threads=threads)
         self._outputs = [output.name for output in self._step.get_outputs()]
+        self._results = [name.removesuffix(".new") for name in self._outputs]
+        self._prunable = manifest.prunable
         inputs = {each.name for each in self._step.get_inputs()}
         self._thresholds = sorted(name for name in inputs if name.endswith(THRESHOLD))
         self._mixes = MIX in inputs
         self._draws = SEED in inputs
+        self._shifts = LABEL_SHIFT in inputs
+        self._may_keep = THRESHOLD_OF_ALL in inputs
         self._choosing = [name for name in manifest.prunable if f"{name}{SPARSE}" in inputs]
         self._memory = [
             (parameter, suffix)
@@ -74,19 +82,15 @@ class SparseSession:
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Load a state; if the method keeps zeros at zero, its zeros become the mask. The optimizer forgets all."""
-        method = self._manifest.method
-        if method.zero_grad_at_zero:  # otherwise keep the plan of all weights, which fits any state
-            self._fixed, self._positions = {}, {}
-        self._changing = {}
-        self._fixed |= layer_exponents(method, state, self._manifest.prunable)
-        for name, value in state.items():
-            if name not in self._manifest.prunable:
-                self._changing[name] = np.ascontiguousarray(value, dtype=np.float32)
+        self._fixed |= layer_exponents(self._manifest.method, state, self._prunable)
+        self._changing = {
+            name: np.ascontiguousarray(value, dtype=np.float32)
+            for name, value in state.items()
+            if name not in self._prunable
+        }
         self._changing |= dict.fromkeys(self._thresholds, NO_THRESHOLD)
-        for name in self._manifest.prunable:
-            if name not in self._positions:
-                self._plan_layer(name, state[name])
-            self._changing[f"{name}.values"] = state[name].reshape(-1)[self._positions[name]]
+        for name in self._prunable:
+            self._changing[f"{name}.values"] = self._values(name, state[name])
         self._choose_paths()
         for parameter, suffix in self._memory:
             trained = _trained(parameter)
@@ -94,24 +98,36 @@ class SparseSession:
         if self._manifest.training.counts_steps:
             self._changing[OPTIMIZER_STEPS] = np.zeros(1, dtype=np.float32)
 
+    def _values(self, name: str, weights: FloatArray) -> FloatArray:
+        """The weights to train of a layer, in the order of its plan, which stays as it is while the mask does."""
+        flat = weights.reshape(-1)
+        positions = self._positions.get(name)
+        if positions is not None:
+            values = flat[positions]
+            if not self._manifest.method.zero_grad_at_zero or _are_nonzeros(values, weights):
+                return values
+        self._plan_layer(name, weights)
+        return flat[self._positions[name]]
+
     def _choose_paths(self) -> None:
         """Decide for each layer that can do both whether it computes with its non-zeros alone."""
-        sizes = {name: int(np.prod(shape)) for name, shape in self._manifest.shapes.items()}
+        if not self._choosing:
+            return
+        sizes = {name: math.prod(shape) for name, shape in self._manifest.shapes.items()}
         chosen = {name: computes_sparse(self._positions[name].size, sizes[name]) for name in self._choosing}
         self._fixed |= {f"{name}{SPARSE}": np.array([is_sparse]) for name, is_sparse in chosen.items()}
-        if chosen:
-            log.info(
-                "%d of %d layers compute with their non-zeros alone: those with at most %.0f %% of their weights",
-                sum(chosen.values()),
-                len(chosen),
-                100 * BREAK_EVEN,
-            )
+        log.info(
+            "%d of %d layers compute with their non-zeros alone: those with at most %.0f %% of their weights",
+            sum(chosen.values()),
+            len(chosen),
+            100 * BREAK_EVEN,
+        )
 
     def _plan_layer(self, name: str, weights: FloatArray) -> None:
         """Decide which weights of a layer to train, and in what order to store them."""
         method = self._manifest.method
         if method.zero_grad_at_zero:
-            index = np.flatnonzero(weights).astype(np.int32)
+            index = nonzero_entries(weights).positions.astype(np.int32)
         else:
             index = np.arange(weights.size, dtype=np.int32)
         plan, order = self._make_plan(name, index)
@@ -140,7 +156,7 @@ class SparseSession:
         """A copy of one of the graph's tensors in the shape of its parameter, zeros included."""
         if not parameter.prunable:
             return self._changing[tensor].copy()
-        dense = np.zeros(int(np.prod(parameter.shape)), dtype=np.float32)
+        dense = np.zeros(math.prod(parameter.shape), dtype=np.float32)
         dense[self._positions[parameter.name]] = self._changing[tensor]
         return dense.reshape(parameter.shape)
 
@@ -164,20 +180,32 @@ class SparseSession:
             self._changing[OPTIMIZER_STEPS] = np.array(state[OPTIMIZER_STEPS], dtype=np.float32)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         try:
-            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate, mixed, seed))
+            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate, mixed, seed, inputs))
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
-        results = dict(zip(self._outputs, values, strict=True))
+        results = dict(zip(self._results, values, strict=True))
         loss = float(results.pop("loss").reshape(-1)[0])
-        self._changing |= {name.removesuffix(".new"): value for name, value in results.items()}
+        self._changing |= results
         return loss
 
     def feeds(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> dict[str, NDArray[Any]]:
         """All inputs of the step's graph, by name; copies nothing."""
         feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "learning_rate": _one(learning_rate)}
@@ -186,12 +214,24 @@ class SparseSession:
             feeds[MIX] = _one(1.0 if mixed is None else mixed.share)
         if self._draws:
             feeds[SEED] = np.array([seed], dtype=np.int64)
-        return {**feeds, **self._fixed, **self._changing}
+        if self._shifts:
+            none = np.zeros(self._manifest.classes, dtype=np.float32)
+            feeds[LABEL_SHIFT] = none if inputs.label_shift is None else inputs.label_shift
+        if self._may_keep:
+            feeds[THRESHOLD_OF_ALL] = _one(0.0) if inputs.keeps_inputs else NO_THRESHOLD
+        # A threshold of zero keeps everything, and hands itself on to the next step.
+        kept = dict.fromkeys(self._thresholds, _one(0.0)) if inputs.keeps_inputs else {}
+        return {**feeds, **self._fixed, **self._changing, **kept}
 
 
 def _trained(parameter: Parameter) -> str:
     """The graph's name for what a step trains: a prunable weight's values, or the parameter itself."""
     return f"{parameter.name}.values" if parameter.prunable else parameter.name
+
+
+def _are_nonzeros(values: FloatArray, weights: FloatArray) -> bool:
+    """Whether the values, some of the weights, are those that are not zero."""
+    return bool(values.all()) and count_nonzero(bits_of(weights), MAGNITUDE) == values.size
 
 
 def _one(value: float) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,10 @@ from sparsyedge.edge.data.dataset import Samples
 from sparsyedge.edge.errors import DataError, TrainingError
 from sparsyedge.edge.model.training import PLAIN_SGD, Training
 from sparsyedge.edge.training.augment import StepKey, augment, background
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.session import Session
 
-__all__ = ["BeforeStep", "JobCancelled", "LocalJob", "Trained", "train"]
+__all__ = ["BeforeStep", "JobCancelled", "LocalJob", "OnStep", "Trained", "first_batch", "train"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class LocalJob:
     learning_rate: float
     training: Training = PLAIN_SGD
     """How samples change before a step; the session does the rest of it."""
+    inputs: JobInputs = NO_INPUTS
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Trained:
 BeforeStep = Callable[[int, int], None]
 """Called with the step's number, from 0, and the epoch's number of steps; may change the session's model."""
 
+OnStep = Callable[[int, int, Sequence[float]], None]
+"""Called after each step with the steps done, all steps of the job, and the epoch's losses so far; must be quick."""
+
 
 def train(
     session: Session,
@@ -64,6 +69,7 @@ def train(
     done: Trained | None = None,
     keep_going: Callable[[], bool] = lambda: True,
     on_epoch: Callable[[Trained], None] = lambda trained: None,
+    on_step: OnStep | None = None,
     before_step: BeforeStep | None = None,
     smallest_plane: int | None = None,
 ) -> Trained:
@@ -82,10 +88,17 @@ def train(
             job,
             trained,
             keep_going=keep_going,
+            on_step=on_step,
             before_step=before_step,
             smallest_plane=smallest_plane,
         )
     return trained
+
+
+def first_batch(samples: Samples, job: LocalJob, *, smallest_plane: int | None) -> Indices:
+    """The samples of the job's first step."""
+    order = epoch_order(len(samples), seed=job.seed, round_number=job.round_number, device_id=job.device_id, epoch=0)
+    return _trainable(split_batches(order, job.batch_size), job, smallest_plane=smallest_plane)[0]
 
 
 def _train_epoch(
@@ -95,6 +108,7 @@ def _train_epoch(
     before: Trained,
     *,
     keep_going: Callable[[], bool],
+    on_step: OnStep | None,
     before_step: BeforeStep | None,
     smallest_plane: int | None,
 ) -> Trained:
@@ -104,6 +118,7 @@ def _train_epoch(
     identity = job.seed, job.round_number, job.device_id
     steps, losses = before.steps, []
     batches = _trainable(split_batches(order, job.batch_size), job, smallest_plane=smallest_plane)
+    all_steps = before.steps + (job.epochs - before.epochs) * len(batches)
     for number, indices in enumerate(batches):
         if not keep_going():
             raise JobCancelled(f"round {job.round_number} was abandoned after {steps} steps")
@@ -116,15 +131,17 @@ def _train_epoch(
                 f"loss became {losses[-1]} at step {steps} of round {job.round_number} with learning rate "
                 f"{job.learning_rate:g}; lower the learning rate of the run"
             )
+        if on_step is not None:
+            on_step(steps, all_steps, losses)
     return Trained(epochs=before.epochs + 1, steps=steps, loss=sum(losses) / len(losses))
 
 
 def _train_step(session: Session, samples: Samples, indices: Indices, job: LocalJob, key: StepKey) -> float:
     x, y = samples.batch(indices)
     if not job.training.augments:
-        return session.train_step(x, y, job.learning_rate, seed=key.number())
+        return session.train_step(x, y, job.learning_rate, seed=key.number(), inputs=job.inputs)
     x, y, mixed = augment(job.training, x, y, key, fill=background(samples.x.dtype))
-    return session.train_step(x, y, job.learning_rate, mixed, key.number())
+    return session.train_step(x, y, job.learning_rate, mixed, key.number(), job.inputs)
 
 
 def _trainable(batches: list[Indices], job: LocalJob, *, smallest_plane: int | None) -> list[Indices]:

@@ -30,6 +30,7 @@ from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.wire.codecs import CODECS, Codec
 
 __all__ = [
+    "DIGEST_BYTES",
     "MAGIC",
     "MAX_HEADER_BYTES",
     "FrameHeader",
@@ -39,6 +40,7 @@ __all__ = [
     "Weight",
     "check_tensors",
     "decompress",
+    "digests",
     "max_frame_bytes",
     "read_header",
     "seal",
@@ -165,15 +167,26 @@ def seal(header: FrameHeader, *parts: bytes) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
-def read_header(frame: bytes) -> FrameHeader:
-    """Check the digest of a frame and read its header; decompresses no section."""
+def digests(frame: bytes) -> tuple[bytes, str]:
+    """The digest that a frame should end in, and the SHA-256 of all of it in hex, for the price of one of them."""
+    running = hashlib.sha256(memoryview(frame)[:-DIGEST_BYTES])
+    own = running.digest()
+    running.update(frame[-DIGEST_BYTES:])
+    return own, running.hexdigest()
+
+
+def read_header(frame: bytes, *, digest: bytes | None = None) -> FrameHeader:
+    """Check the digest of a frame and read its header; decompresses no section.
+
+    `digest` is the one it should end in, if the caller has computed it (`digests`).
+    """
     if len(frame) < PREFIX.size + DIGEST_BYTES:
         raise FrameError(f"frame of {len(frame)} bytes is shorter than any frame can be; it was cut")
     magic, packed, unpacked = PREFIX.unpack_from(frame)
     if magic != MAGIC:
         raise FrameError(f"frame starts with {magic!r}, not {MAGIC!r}: not a frame, or of another version")
     body = memoryview(frame)[:-DIGEST_BYTES]
-    if hashlib.sha256(body).digest() != frame[-DIGEST_BYTES:]:
+    if (digest or hashlib.sha256(body).digest()) != frame[-DIGEST_BYTES:]:
         raise FrameError("frame does not match its own digest; it was cut or altered on the way")
     if max(packed, unpacked) > MAX_HEADER_BYTES or packed > len(body) - PREFIX.size:
         raise FrameError(

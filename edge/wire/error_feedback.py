@@ -18,20 +18,31 @@ import numpy as np
 
 from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
 from sparsyedge.edge.wire.codecs import CODECS, Codec, codec_for
-from sparsyedge.edge.wire.frame import encode_frame
-from sparsyedge.edge.wire.local_tensors import open_tensors, pack_tensors
+from sparsyedge.edge.wire.frame import Encoded, encode_frame
+from sparsyedge.edge.wire.local_tensors import Packer, open_tensors
+from sparsyedge.edge.wire.native_codec import Positions, Sparse
+from sparsyedge.edge.wire.sparse_tensor import encode_entries, nonzero_entries
 
-__all__ = ["Coded", "compensate", "encode_with_feedback", "left_over", "pack_residual", "unpack_residual"]
+__all__ = ["Coded", "compensate", "encode_with_feedback", "unpack_residual"]
 
 
 @dataclass(frozen=True)
 class Coded:
     """A frame, the receiver's result, and the difference to the original."""
 
-    frame: bytes
-    decoded: Tensors
+    encoded: Encoded
     residual: bytes
     """Packed; empty if nothing was lost."""
+
+    @property
+    def frame(self) -> bytes:
+        """The bytes to send."""
+        return self.encoded.frame
+
+    @property
+    def decoded(self) -> Tensors:
+        """What the receiver will decode; see Encoded."""
+        return self.encoded.decoded
 
 
 def encode_with_feedback(
@@ -48,12 +59,29 @@ def encode_with_feedback(
     """Encode the state plus the last frame's residual; without loss, the residual is empty."""
     used = codec_for(codec, base, prunable)
     lossy = CODECS[used].lossy
-    sent = compensate(state, residual, prunable) if lossy else state
+    packer = Packer()
+
+    def keep(name: str, shape: tuple[int, ...], positions: Positions | None, lacking: FloatArray) -> None:
+        packer.add(encode_entries(name, shape, _nonzeros(positions, lacking)))
+
     encoded = encode_frame(
-        sent, run=run, round_number=round_number, base_id=base_id, base=base, codec=used, prunable=prunable
+        compensate(state, residual, prunable) if lossy else state,
+        run=run,
+        round_number=round_number,
+        base_id=base_id,
+        base=base,
+        codec=used,
+        prunable=prunable,
+        lost=keep if lossy else None,
     )
-    lost = pack_residual(left_over(sent, encoded.decoded, prunable)) if lossy else b""
-    return Coded(encoded.frame, encoded.decoded, lost)
+    return Coded(encoded, packer.content() if lossy and set(prunable) & set(state) else b"")
+
+
+def _nonzeros(positions: Positions | None, values: FloatArray) -> Sparse:
+    """The values that are not zero, at these positions; None for all."""
+    bits = values.view(np.uint32)
+    kept = np.flatnonzero(bits)
+    return Sparse(kept.astype(np.uint32) if positions is None else positions[kept], bits[kept])
 
 
 def compensate(state: Tensors, residual: Tensors, prunable: Collection[str]) -> Tensors:
@@ -65,30 +93,13 @@ def compensate(state: Tensors, residual: Tensors, prunable: Collection[str]) -> 
 
 
 def _compensated(tensor: FloatArray, residual: FloatArray) -> FloatArray:
-    kept = np.flatnonzero(tensor)
-    entries = tensor.reshape(-1)[kept]
-    compensated = entries + residual.reshape(-1)[kept]
-    sent = tensor.copy()
+    kept = nonzero_entries(tensor)
+    entries = kept.values.view(np.float32)
+    compensated = entries + residual.reshape(-1)[kept.positions]
+    sent = np.zeros(tensor.shape, dtype=np.float32)
     # A sum of exactly zero would look like a pruned entry.
-    sent.reshape(-1)[kept] = np.where(compensated == 0, entries, compensated)
+    sent.reshape(-1)[kept.positions] = np.where(compensated == 0, entries, compensated)
     return sent
-
-
-def left_over(sent: Tensors, decoded: Tensors, prunable: Collection[str]) -> Tensors:
-    """What the receiver lacks of the sent state; zero for every entry that is not kept."""
-    return MadeOnDemand(set(prunable) & set(sent), lambda name: _lacking(sent[name], decoded[name]))
-
-
-def _lacking(sent: FloatArray, decoded: FloatArray) -> FloatArray:
-    kept = np.flatnonzero(sent)
-    residual = np.zeros(sent.shape, dtype=np.float32)
-    residual.reshape(-1)[kept] = sent.reshape(-1)[kept] - decoded.reshape(-1)[kept]
-    return residual
-
-
-def pack_residual(residual: Tensors) -> bytes:
-    """Pack a residual for a file; no bytes where there is none."""
-    return pack_tensors(residual) if residual else b""
 
 
 def unpack_residual(content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:

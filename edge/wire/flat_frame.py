@@ -9,8 +9,9 @@ alone, and all of them refer to the same base: its non-zeros and their order are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,22 @@ from sparsyedge.edge.wire.frame import decode_lazily
 from sparsyedge.edge.wire.native_codec import Bits, Bytes, Coding, Positions, Sparse
 from sparsyedge.edge.wire.sparse_tensor import NESTED_LIMIT, bits_of
 
-__all__ = ["FlatBase", "FlatUpdate", "decode_flat", "flatten"]
+__all__ = ["FlatBase", "FlatUpdate", "FoundOfBase", "decode_flat", "flatten"]
 
 PIECE_BYTES = 1 << 16
+WHOLE_BYTES = 3 << 20
+"""Sections up to this size are decompressed at once, which saves copies; larger ones a piece at a time."""
+
+
+@dataclass(frozen=True)
+class FoundOfBase:
+    """What decoding an update came upon in its base: who measures the update need not look again."""
+
+    base: FlatBase
+    near: FloatArray | None
+    """The base's entries where the update has its own; None if decoding did not need all of them."""
+    dropped: Mapping[int, float]
+    """By weight, the sum of squares of the base's entries that the update does not keep, where it was found."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,8 @@ class FlatUpdate:
     """The tensors that are not pruned, whole."""
     entries: int
     """How many values travelled."""
+    found: FoundOfBase | None = None
+    """What decoding has found of the base; None if there was none."""
 
     def tensors(self, layout: FlatLayout) -> Tensors:
         """The update as a state that makes each tensor dense when asked."""
@@ -110,12 +126,15 @@ class FlatBase:
         return bits_of(self.weights[start:stop])
 
 
-def decode_flat(frame: bytes, layout: FlatLayout, base: FlatBase | None = None) -> tuple[FrameHeader, FlatUpdate]:
+def decode_flat(
+    frame: bytes, layout: FlatLayout, base: FlatBase | None = None, *, digest: bytes | None = None
+) -> tuple[FrameHeader, FlatUpdate]:
     """The header and the entries of a frame; raises FrameError wherever decode_frame would.
 
-    A frame that is a difference needs the model `header.base_id` as its base; other frames ignore the base.
+    A frame that is a difference needs the model `header.base_id` as its base; other frames ignore the base. `digest` is
+    the one that the frame should end in, if the caller knows it.
     """
-    header = read_header(frame)
+    header = read_header(frame, digest=digest)
     check_tensors(header, layout.shapes)
     if not _is_in_order(header, layout):
         # No device of ours sends this; it is still a frame.
@@ -126,18 +145,18 @@ def decode_flat(frame: bytes, layout: FlatLayout, base: FlatBase | None = None) 
             f"frame is a difference to model {header.base_id[:12]!r}, which is not at hand; ask for a full frame"
         )
     mask_section, weight_section, other_section = sections(frame, header)
-    masks = list(_masks(header.weights, np.frombuffer(mask_section, dtype=np.uint8), layout, base))
+    masks = _masks(header.weights, np.frombuffer(mask_section, dtype=np.uint8), layout, base)
     if base_check(_used(header, masks, layout, base)) != header.base_check:
         raise FrameError(f"frame is a difference to model {header.base_id[:12]!r}; the base at hand is another model")
-    counts = [weight.kept for weight in header.weights]
-    values = _words(weight_section, sum(counts), len(counts), CODECS[header.codec].word)
+    values = _words(weight_section, masks.starts[-1], len(header.weights), CODECS[header.codec].word)
     others = _words(other_section, layout.other_entries, len(header.others), CODECS[LOSSLESS].word)
     _restore_weights(values, header, masks)
     if base is not None:
         _restore_others(others, header.others, bits_of(base.others), layout)
-    is_whole = sum(counts) == layout.weight_entries
-    positions = None if is_whole else np.concatenate([mask.positions for mask in masks])
-    return header, FlatUpdate(positions, values.view(np.float32), others.view(np.float32), header.entries)
+    positions = None if masks.starts[-1] == layout.weight_entries else masks.positions
+    found = None if base is None else _found(header, masks, base)
+    update = FlatUpdate(positions, values.view(np.float32), others.view(np.float32), header.entries, found)
+    return header, update
 
 
 def flatten(state: Tensors, layout: FlatLayout, *, entries: int = 0) -> FlatUpdate:
@@ -168,64 +187,99 @@ def _is_in_order(header: FrameHeader, layout: FlatLayout) -> bool:
 
 
 @dataclass(frozen=True)
-class _FlatMask:
-    positions: Positions
-    """Among all weights."""
+class _FlatMasks:
+    """What a frame keeps of all weights, side by side."""
+
+    starts: list[int]
+    """Where each weight's entries start, and the end of the last."""
+    positions: Positions | None
+    """Of the entries among all weights; None if no mask leaves any out."""
     near: Bits | None
-    """The base's entries there; None if the weight stands alone."""
+    """The base's entries there; without meaning in a weight that stands alone, and None if all of them do."""
+    dropped: dict[int, float] = field(default_factory=dict)
+    """By weight, the sum of squares of the base's other entries, where it was found."""
+
+    def part(self, index: int) -> slice:
+        """The entries of one weight."""
+        return slice(self.starts[index], self.starts[index + 1])
 
 
-def _masks(weights: Sequence[Weight], codes: Bytes, layout: FlatLayout, base: FlatBase | None) -> Iterator[_FlatMask]:
-    for index, weight in enumerate(weights):
-        try:
-            mask, used = _mask(index, weight, codes, layout, base)
-        except FrameError as error:
-            raise FrameError(f"mask of {weight.name}: {error}") from error
-        codes = codes[used:]
-        yield mask
+def _masks(weights: Sequence[Weight], codes: Bytes, layout: FlatLayout, base: FlatBase | None) -> _FlatMasks:
+    starts = [0, *itertools.accumulate(weight.kept for weight in weights)]
+    has_base = base is not None and any(weight.difference for weight in weights)
+    if all(weight.mask is Mask.ALL for weight in weights):
+        masks = _FlatMasks(starts, None, bits_of(base.weights) if base is not None and has_base else None)
+    else:
+        # Both stay untouched, and so take no memory, until codes were found to list that many entries.
+        positions = np.empty(starts[-1], dtype=np.uint32)
+        masks = _FlatMasks(starts, positions, np.empty_like(positions) if has_base else None)
+        for index, weight in enumerate(weights):
+            try:
+                codes = codes[_put_mask(index, weight, codes, masks, layout, base) :]
+            except FrameError as error:
+                raise FrameError(f"mask of {weight.name}: {error}") from error
     if codes.size:
         raise FrameError(f"{codes.size} bytes are left after the last mask")
+    return masks
 
 
-def _mask(index: int, weight: Weight, codes: Bytes, layout: FlatLayout, base: FlatBase | None) -> tuple[_FlatMask, int]:
+def _put_mask(
+    index: int, weight: Weight, codes: Bytes, masks: _FlatMasks, layout: FlatLayout, base: FlatBase | None
+) -> int:
+    """Put one weight's entries in their place; returns the number of bytes read."""
+    part = masks.part(index)
+    assert masks.positions is not None
+    into = masks.positions[part]
     if weight.mask is Mask.DROPPED:
         assert base is not None
-        return _mask_of_dropped(index, weight, codes, base)
+        assert masks.near is not None
+        masks.dropped[index], used = _put_remaining(index, weight, codes, base, Sparse(into, masks.near[part]))
+        return used
     start, size, used = int(layout.weight_starts[index]), weight.size, 0
     if weight.mask is Mask.ALL:
-        positions = np.arange(start, start + size, dtype=np.uint32)
+        into[:] = np.arange(start, start + size, dtype=np.uint32)
+    elif weight.mask is Mask.KEPT:
+        _, used = native.rice_decode(
+            codes, parameter=weight.parameter, size=size, count=weight.kept, start=start, into=into
+        )
     else:
-        listed = weight.kept if weight.mask is Mask.KEPT else size - weight.kept
-        positions, used = native.rice_decode(codes, parameter=weight.parameter, size=size, count=listed)
-        if weight.mask is Mask.ZEROS:
-            positions = native.complement(positions, size)
-        positions += np.uint32(start)
-    near = None if base is None or not weight.difference else native.gather(bits_of(base.weights), positions)
-    return _FlatMask(positions, near), used
+        zeros, used = native.rice_decode(codes, parameter=weight.parameter, size=size, count=size - weight.kept)
+        native.complement(zeros, size, start=start, into=into)
+        if base is not None:
+            masks.dropped[index] = native.square_at(base.weights[start : start + size], zeros)
+    if base is not None and weight.difference:
+        assert masks.near is not None
+        native.gather(bits_of(base.weights), into, into=masks.near[part])
+    return used
 
 
-def _mask_of_dropped(index: int, weight: Weight, codes: Bytes, base: FlatBase) -> tuple[_FlatMask, int]:
+def _put_remaining(index: int, weight: Weight, codes: Bytes, base: FlatBase, into: Sparse) -> tuple[float, int]:
     held = base.held(index)
     if not weight.kept <= held <= NESTED_LIMIT * weight.kept:
         raise FrameError(f"it keeps {weight.kept} entries of a base that has {held}, too different a count")
     ranks, used = native.rice_decode(codes, parameter=weight.parameter, size=held, count=held - weight.kept)
-    stays = np.ones(held, dtype=np.bool_)
-    stays[base.order(index)[ranks]] = False
-    nonzeros = base.nonzeros(index)
-    return _FlatMask(nonzeros.positions[stays], nonzeros.values[stays]), used
+    return native.remaining(base.nonzeros(index), base.order(index), ranks, into=into), used
 
 
-def _used(header: FrameHeader, masks: Sequence[_FlatMask], layout: FlatLayout, base: FlatBase | None) -> Iterator[Bits]:
+def _used(header: FrameHeader, masks: _FlatMasks, layout: FlatLayout, base: FlatBase | None) -> Iterator[Bits]:
     """The base data that a frame builds on, as its sender hashed it: positions in their tensor, and entries."""
-    for index, (weight, mask) in enumerate(zip(header.weights, masks, strict=True)):
-        if mask.near is not None:
+    for index, weight in enumerate(header.weights):
+        if base is not None and weight.difference:
+            assert masks.near is not None
             if weight.mask is not Mask.ALL:
-                yield mask.positions - np.uint32(layout.weight_starts[index])
-            yield mask.near
+                assert masks.positions is not None
+                yield masks.positions[masks.part(index)] - np.uint32(layout.weight_starts[index])
+            yield masks.near[masks.part(index)]
     for other in header.others:
         if other.difference:
             assert base is not None
             yield bits_of(base.others[layout.places[other.name]])
+
+
+def _found(header: FrameHeader, masks: _FlatMasks, base: FlatBase) -> FoundOfBase:
+    is_complete = masks.near is not None and all(weight.difference for weight in header.weights)
+    near = masks.near.view(np.float32) if masks.near is not None and is_complete else None
+    return FoundOfBase(base, near, masks.dropped)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -233,10 +287,16 @@ def _used(header: FrameHeader, masks: Sequence[_FlatMask], layout: FlatLayout, b
 
 def _words(section: memoryview, count: int, tensors: int, word: np.dtype[Any]) -> Bits:
     """The words of a value section: all lowest bytes come first, then all second bytes, and so on."""
-    stream = SectionReader(section, word.itemsize * count, planes=word.itemsize * tensors)
+    width = word.itemsize
+    stream = SectionReader(section, width * count, planes=width * tensors)
+    if width * count <= WHOLE_BYTES:
+        planes, words = np.empty(width * count, dtype=np.uint8), np.empty(count, dtype=np.uint32)
+        stream.read(planes)
+        native.join_planes(planes, words, width)
+        return words
     words = np.zeros(count, dtype=np.uint32)
     buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
-    for byte in range(word.itemsize):
+    for byte in range(width):
         for start in range(0, count, PIECE_BYTES):
             part = words[start : start + PIECE_BYTES]
             piece = buffer[: part.size]
@@ -245,18 +305,17 @@ def _words(section: memoryview, count: int, tensors: int, word: np.dtype[Any]) -
     return words
 
 
-def _restore_weights(words: Bits, header: FrameHeader, masks: Sequence[_FlatMask]) -> None:
+def _restore_weights(words: Bits, header: FrameHeader, masks: _FlatMasks) -> None:
     """Turn words into values, in place: all weights at once if they are coded alike."""
     coding = CODECS[header.codec].coding
     alike = coding is not Coding.INT8 and len({weight.difference for weight in header.weights}) == 1
     if alike:
-        near = [mask.near for mask in masks if mask.near is not None]
-        _restore(words, np.concatenate(near) if near else None, coding)
+        _restore(words, masks.near, coding)
         return
-    start = 0
-    for weight, mask in zip(header.weights, masks, strict=True):
-        _restore(words[start : start + weight.kept], mask.near, coding, weight.scale)
-        start += weight.kept
+    for index, weight in enumerate(header.weights):
+        part = masks.part(index)
+        near = masks.near[part] if masks.near is not None and weight.difference else None
+        _restore(words[part], near, coding, weight.scale)
 
 
 def _restore_others(words: Bits, others: Sequence[Other], base: Bits, layout: FlatLayout) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ from sparsyedge.edge.wire.envelope import (
     sections,
 )
 from sparsyedge.edge.wire.flat_layout import kind_and_name
-from sparsyedge.edge.wire.native_codec import Bits, MaskBits
-from sparsyedge.edge.wire.sparse_tensor import CodedWeight, bits_of, decode_mask, encode_weight
+from sparsyedge.edge.wire.native_codec import Bits, Bytes, MaskBits
+from sparsyedge.edge.wire.sparse_tensor import CodedWeight, Lost, bits_of, decode_mask, encode_weight
 
 __all__ = [
     "Encoded",
@@ -54,6 +55,8 @@ __all__ = [
 ]
 
 PIECE_BYTES = 1 << 16
+AT_ONCE_BYTES = 1 << 18
+"""A model has a hundred tensors, most of them tiny: a call for each plane of each takes longer than all their bytes."""
 
 # Trained values repeat nothing worth a back-reference: zstd's matches in them are chance, and cost more than they
 # save. A table of 64 places finds few of those but still the long runs of zeros; the entropy code does the rest.
@@ -65,11 +68,17 @@ class Encoded:
     """A frame, and the receiver's result."""
 
     frame: bytes
-    decoded: Tensors
-    """Bit for bit the result of decode_frame; the very tensors that were encoded, if nothing is lost.
+    sent: Tensors
+    base: Tensors | None
+    is_lossy: bool
 
-    Each access to a tensor may make it anew.
-    """
+    @cached_property
+    def decoded(self) -> Tensors:
+        """Bit for bit the result of decode_frame; the very tensors that were encoded, if nothing is lost.
+
+        Each access to a tensor may make it anew. Do not change the base before the last one.
+        """
+        return decode_lazily(self.frame, read_header(self.frame).shapes, self.base) if self.is_lossy else self.sent
 
 
 @dataclass(frozen=True)
@@ -89,14 +98,13 @@ def encode_frame(
     base: Mapping[str, FloatArray] | None = None,
     codec: Codec = LOSSLESS,
     prunable: Collection[str],
+    lost: Lost | None = None,
 ) -> Encoded:
-    """Encode the state as one frame, and decode it as the receiver will; see frame_of."""
+    """Encode the state as one frame, and decode it as the receiver will if that is asked for; see frame_of."""
     frame = frame_of(
-        state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable
+        state, run=run, round_number=round_number, base_id=base_id, base=base, codec=codec, prunable=prunable, lost=lost
     )
-    if CODECS[codec].lossy:
-        return Encoded(frame, decode_lazily(frame, read_header(frame).shapes, base))
-    return Encoded(frame, state)
+    return Encoded(frame, state, base, is_lossy=CODECS[codec].lossy)
 
 
 def frame_of(
@@ -108,15 +116,17 @@ def frame_of(
     base: Mapping[str, FloatArray] | None = None,
     codec: Codec = LOSSLESS,
     prunable: Collection[str],
+    lost: Lost | None = None,
 ) -> bytes:
     """Encode the state as one frame; the same arguments always give the same bytes.
 
     Reads every tensor once and keeps only the part that travels. A tensor that the base lacks travels without a base.
-    Raises FrameError if the codec cannot carry the values.
+    Tells `lost` what the receiver will lack of each weight, in the order of their names. Raises FrameError if the codec
+    cannot carry the values.
     """
     held = base or {}
     names = set(state)
-    weights = [_encode_weight(name, state[name], held, codec) for name in sorted(names & set(prunable))]
+    weights = [_encode_weight(name, state[name], held, codec, lost) for name in sorted(names & set(prunable))]
     others = [_encode_other(name, state[name], held) for name in sorted(names - set(prunable), key=kind_and_name)]
     masks = b"".join(weight.codes.tobytes() for weight in weights)
     weight_section = _compress([weight.words for weight in weights])
@@ -301,8 +311,10 @@ class _CodedOther:
     base: Bits | None
 
 
-def _encode_weight(name: str, tensor: FloatArray, held: Mapping[str, FloatArray], codec: Codec) -> CodedWeight:
-    return encode_weight(name, np.asarray(tensor, dtype=np.float32), _of_shape(held, name, tensor.shape), codec)
+def _encode_weight(
+    name: str, tensor: FloatArray, held: Mapping[str, FloatArray], codec: Codec, lost: Lost | None
+) -> CodedWeight:
+    return encode_weight(name, np.asarray(tensor, dtype=np.float32), _of_shape(held, name, tensor.shape), codec, lost)
 
 
 def _encode_other(name: str, tensor: FloatArray, held: Mapping[str, FloatArray]) -> _CodedOther:
@@ -362,9 +374,12 @@ def _last(bits: Bits, count: int) -> Bits:
 
 
 def _fill(section: memoryview, tensors: Sequence[Bits], word: np.dtype[Any]) -> None:
-    """Read the words of a value section into place, a piece of a plane at a time."""
+    """Read the words of a value section into place: all at once if they are few, else a piece of a plane at a time."""
     left = word.itemsize * sum(words.size for words in tensors)
     stream = SectionReader(section, left, planes=word.itemsize * len(tensors))
+    if left <= AT_ONCE_BYTES:
+        _fill_at_once(stream, tensors, np.empty((word.itemsize, left // word.itemsize), dtype=np.uint8))
+        return
     buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
     piece = buffer[:0]
     for byte, words in itertools.product(range(word.itemsize), tensors):
@@ -378,3 +393,14 @@ def _fill(section: memoryview, tensors: Sequence[Bits], word: np.dtype[Any]) -> 
             native.put_plane(piece[: part.size], part, byte)
             piece = piece[part.size :]
             start += part.size
+
+
+def _fill_at_once(stream: SectionReader, tensors: Sequence[Bits], planes: Bytes) -> None:
+    stream.read(planes.reshape(-1))
+    words = np.zeros(planes.shape[1], dtype=np.uint32)
+    for byte, plane in enumerate(planes):
+        native.put_plane(plane, words, byte)
+    start = 0
+    for tensor in tensors:
+        tensor[:] = words[start : start + tensor.size]
+        start += tensor.size

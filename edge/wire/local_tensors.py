@@ -31,9 +31,9 @@ from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, Tensors
 from sparsyedge.edge.wire import native_codec as native
 from sparsyedge.edge.wire.codecs import CODECS, LOSSLESS
 from sparsyedge.edge.wire.envelope import Mask, Weight
-from sparsyedge.edge.wire.sparse_tensor import bits_of, decode_mask, encode_weight
+from sparsyedge.edge.wire.sparse_tensor import CodedWeight, bits_of, decode_mask, encode_weight
 
-__all__ = ["LocalTensors", "open_tensors", "pack_tensors"]
+__all__ = ["LocalTensors", "Packer", "open_tensors", "pack_tensors"]
 
 MAGIC = b"SELT"
 VERSION = 1
@@ -71,18 +71,33 @@ class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 _HEADER_DECODER: msgspec.msgpack.Decoder[_Header] = msgspec.msgpack.Decoder(_Header)
 
 
+class Packer:
+    """Packs one tensor after the other, in the order of their names."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        self._parts: list[bytes] = []
+
+    def add(self, coded: CodedWeight) -> None:
+        """Pack a tensor that was encoded without a base and without loss."""
+        codes, values, entry = coded.codes.tobytes(), _compress(coded.words), coded.entry
+        lengths = len(codes), len(values)
+        self._entries.append(_Entry(entry.name, entry.shape, entry.kept, entry.mask, entry.parameter, *lengths))
+        self._parts += [codes, values]
+
+    def content(self, *, note: bytes = b"") -> bytes:
+        """The packed tensors, with a note for whoever reads them."""
+        header = msgspec.msgpack.encode(_Header(note, tuple(self._entries)))
+        body = b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *self._parts))
+        return body + hashlib.sha256(body).digest()
+
+
 def pack_tensors(tensors: Mapping[str, FloatArray], *, note: bytes = b"") -> bytes:
     """Pack the tensors, and a note for whoever reads them; asks for every tensor once."""
-    entries, parts = [], []
+    packer = Packer()
     for name in sorted(tensors):
-        coded = encode_weight(name, tensors[name], None, LOSSLESS)
-        codes, values = coded.codes.tobytes(), _compress(coded.words)
-        shape, kept = coded.entry.shape, coded.entry.kept
-        entries.append(_Entry(name, shape, kept, coded.entry.mask, coded.entry.parameter, len(codes), len(values)))
-        parts += [codes, values]
-    header = msgspec.msgpack.encode(_Header(note, tuple(entries)))
-    body = b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *parts))
-    return body + hashlib.sha256(body).digest()
+        packer.add(encode_weight(name, tensors[name], None, LOSSLESS))
+    return packer.content(note=note)
 
 
 def open_tensors(content: bytes) -> LocalTensors:

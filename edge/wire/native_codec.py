@@ -30,6 +30,7 @@ __all__ = [
     "Sparse",
     "add_entries",
     "bf16",
+    "change_squares",
     "complement",
     "count_nonzero",
     "difference",
@@ -37,6 +38,7 @@ __all__ = [
     "dropped_ranks",
     "expand",
     "gather",
+    "join_planes",
     "magnitude_order",
     "mask_entries",
     "mask_positions",
@@ -45,11 +47,13 @@ __all__ = [
     "nonzero_mask",
     "products",
     "put_plane",
+    "remaining",
     "rice_decode",
     "rice_encode",
     "rice_mask",
     "scatter_changes",
     "split_planes",
+    "square_at",
     "steps_of",
 ]
 
@@ -60,7 +64,7 @@ Bytes = NDArray[np.uint8]
 MaskBits = NDArray[np.uint32]
 """One bit per entry of a tensor, set if the entry is kept."""
 
-VERSION = 4
+VERSION = 5
 """The version of the library's functions; se_codec_version() must return the same."""
 
 TRUNCATED = -1
@@ -111,10 +115,10 @@ def nonzero(bits: Bits, room: int, significant: int = ANY_BIT) -> Sparse | None:
     return None if count == NO_ROOM else Sparse(positions[:count], values[:count])
 
 
-def complement(positions: Positions, size: int) -> Positions:
-    """The positions below `size` that are not given."""
-    others = np.empty(size - positions.size, dtype=np.uint32)
-    _call("se_complement", positions, positions.size, size, others, others.size)
+def complement(positions: Positions, size: int, *, start: int = 0, into: Positions | None = None) -> Positions:
+    """The positions below `size` that are not given, each plus `start`."""
+    others = np.empty(size - positions.size, dtype=np.uint32) if into is None else into
+    _call("se_complement", positions, positions.size, size, start, others, others.size)
     return others
 
 
@@ -126,13 +130,19 @@ def rice_encode(positions: Positions) -> tuple[int, Bytes]:
     return parameter.value, codes
 
 
-def rice_decode(codes: Bytes, *, parameter: int, size: int, count: int) -> tuple[Positions, int]:
-    """Decode `count` positions below `size` from the start of `codes`; also returns the number of bytes read."""
+def rice_decode(
+    codes: Bytes, *, parameter: int, size: int, count: int, start: int = 0, into: Positions | None = None
+) -> tuple[Positions, int]:
+    """Decode `count` positions below `size` from the start of `codes`; also returns the number of bytes read.
+
+    Adds `start` to each. `into` is where to put them, if not into a new array.
+    """
     # A code has at least one bit, so memory for positions never exceeds 32 times the bytes received.
     if count > 8 * codes.size:
         raise FrameError(_FAULTS[TRUNCATED])
-    positions = np.empty(count, dtype=np.uint32)
-    used = _call("se_rice_decode", codes, codes.size, parameter, size, positions, count)
+    positions = np.empty(count, dtype=np.uint32) if into is None else into
+    assert positions.size == count
+    used = _call("se_rice_decode", codes, codes.size, parameter, size, start, positions, count)
     return positions, used
 
 
@@ -149,6 +159,19 @@ def dropped_ranks(base: Sparse, kept: Positions) -> tuple[Positions, Bits] | Non
     order = magnitude_order(base.values)
     arguments = (*base, base.values.size, order, kept, kept.size, flags, values, ranks, ranks.size)
     return None if _call("se_dropped_ranks", *arguments, allowed=NOT_NESTED) == NOT_NESTED else (ranks, values)
+
+
+def remaining(base: Sparse, order: Positions, ranks: Positions, *, into: Sparse) -> float:
+    """Put the base's entries without those of the given ranks into two arrays: the inverse of dropped_ranks.
+
+    Returns the sum of squares of the entries with these ranks.
+    """
+    assert into.positions.size == into.values.size
+    flags = np.empty(base.positions.size, dtype=np.uint8)
+    dropped = ctypes.c_double()
+    arguments = (*base, base.values.size, order, ranks, ranks.size, flags, *into, into.values.size)
+    _call("se_remaining", *arguments, ctypes.byref(dropped))
+    return dropped.value
 
 
 def rice_mask(codes: Bytes, *, parameter: int, size: int, count: int, zeros: bool) -> tuple[MaskBits, int]:
@@ -195,9 +218,10 @@ def magnitude_order(bits: Bits) -> Positions:
     return order
 
 
-def gather(bits: Bits, positions: Positions) -> Bits:
+def gather(bits: Bits, positions: Positions, *, into: Bits | None = None) -> Bits:
     """The entries at the given positions."""
-    values = np.empty(positions.size, dtype=np.uint32)
+    values = np.empty(positions.size, dtype=np.uint32) if into is None else into
+    assert values.size == positions.size
     _call("se_gather", bits, bits.size, positions, positions.size, values)
     return values
 
@@ -211,6 +235,12 @@ def split_planes(words: NDArray[Any]) -> Bytes:
     planes = np.empty((width, words.size), dtype=np.uint8)
     _call("se_split_planes", words, words.size, width, planes)
     return planes
+
+
+def join_planes(planes: Bytes, words: Bits, width: int) -> None:
+    """Make words of planes, one after the other as `split_planes` makes them; bytes beyond `width` become zero."""
+    assert planes.size == width * words.size
+    _call("se_join_planes", planes, words.size, width, words)
 
 
 def put_plane(plane: Bytes, words: Bits, byte: int) -> None:
@@ -276,6 +306,13 @@ def missing_square(found: Sparse, kept: Positions) -> float:
     return total.value
 
 
+def square_at(values: FloatArray, positions: Positions) -> float:
+    """The sum of squares of the values at the given positions."""
+    total = ctypes.c_double()
+    _call("se_square_at", values, values.size, positions, positions.size, ctypes.byref(total))
+    return total.value
+
+
 def scatter_changes(
     positions: Positions,
     values: FloatArray,
@@ -304,6 +341,18 @@ def products(a: FloatArray, b: FloatArray, starts: NDArray[np.int64]) -> tuple[N
     return out, _call("se_products", a, b, starts, starts.size - 1, out) == 0
 
 
+def change_squares(
+    a: FloatArray, b: FloatArray, bounds: NDArray[np.int64], owners: NDArray[np.int32], sums: NDArray[np.float64]
+) -> None:
+    """Add the sum of (a - b)² over each stretch to the sum of its owner.
+
+    A stretch is summed in the order of numpy's `einsum("i,i->")`: the bits of a norm depend on it.
+    """
+    assert a.size == b.size
+    assert bounds.size == owners.size + 1
+    _call("se_change_squares", a, b, bounds, owners, owners.size, sums)
+
+
 # ---- the library -----------------------------------------------------------------------------------------------------
 
 _ARRAY, _SIZE, _COUNT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -311,12 +360,16 @@ _WORD, _FLOAT = ctypes.c_uint32, ctypes.c_float
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_count_nonzero": (_ARRAY, _SIZE, _WORD),
     "se_nonzero": (_ARRAY, _SIZE, _WORD, _ARRAY, _ARRAY, _SIZE),
-    "se_complement": (_ARRAY, _SIZE, _SIZE, _ARRAY, _SIZE),
+    "se_complement": (_ARRAY, _SIZE, _SIZE, _WORD, _ARRAY, _SIZE),
     "se_rice_plan": (_ARRAY, _SIZE, ctypes.POINTER(_WORD)),
     "se_rice_encode": (_ARRAY, _SIZE, _WORD, _ARRAY, _SIZE),
-    "se_rice_decode": (_ARRAY, _SIZE, _WORD, _SIZE, _ARRAY, _SIZE),
+    "se_rice_decode": (_ARRAY, _SIZE, _WORD, _SIZE, _WORD, _ARRAY, _SIZE),
     "se_magnitude_order": (_ARRAY, _SIZE, _ARRAY),
     "se_dropped_ranks": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE),
+    "se_remaining": (
+        *(_ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE),
+        ctypes.POINTER(ctypes.c_double),
+    ),
     "se_rice_mask": (_ARRAY, _SIZE, _WORD, _SIZE, _SIZE, _WORD, _ARRAY),
     "se_nonzero_mask": (_ARRAY, _SIZE, _ARRAY),
     "se_drop": (_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY),
@@ -324,6 +377,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_mask_entries": (_ARRAY, _ARRAY, _SIZE, ctypes.POINTER(_SIZE), _ARRAY, _SIZE),
     "se_gather": (_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY),
     "se_split_planes": (_ARRAY, _SIZE, _SIZE, _ARRAY),
+    "se_join_planes": (_ARRAY, _SIZE, _SIZE, _ARRAY),
     "se_put_plane": (_ARRAY, _SIZE, _SIZE, _ARRAY),
     "se_difference32": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_difference16": (_ARRAY, _ARRAY, _SIZE, _ARRAY),
@@ -331,11 +385,13 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_int8_encode": (_ARRAY, _ARRAY, _SIZE, _ARRAY, ctypes.POINTER(_FLOAT)),
     "se_add_entries": (_ARRAY, _ARRAY, _SIZE, _WORD, _SIZE, ctypes.c_double, _ARRAY),
     "se_missing_square": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _SIZE, ctypes.POINTER(ctypes.c_double)),
+    "se_square_at": (_ARRAY, _SIZE, _ARRAY, _SIZE, ctypes.POINTER(ctypes.c_double)),
     "se_scatter_changes": (
         *(_ARRAY, _ARRAY, _SIZE, _ARRAY, _WORD, _SIZE, _ARRAY, _ARRAY),
         ctypes.POINTER(ctypes.c_double),
     ),
     "se_products": (_ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
+    "se_change_squares": (_ARRAY, _ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_expand": (_ARRAY, _SIZE, _SIZE, _ARRAY, _WORD, _FLOAT, _ARRAY),
 }
 

@@ -5,6 +5,8 @@ A receiver allocates the tensor itself and one bit per entry, whatever a frame c
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,9 @@ from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire import native_codec as native
 from sparsyedge.edge.wire.codecs import CODECS, Codec
 from sparsyedge.edge.wire.envelope import Mask, Weight
-from sparsyedge.edge.wire.native_codec import Bits, Bytes, MaskBits, Positions
+from sparsyedge.edge.wire.native_codec import Bits, Bytes, Coding, MaskBits, Positions, Sparse
 
-__all__ = ["CodedWeight", "bits_of", "decode_mask", "encode_weight"]
+__all__ = ["CodedWeight", "Lost", "bits_of", "decode_mask", "encode_entries", "encode_weight", "nonzero_entries"]
 
 NESTED_LIMIT = 2
 """A mask of dropped entries needs a base with at most this many non-zeros per kept entry. With more, the mask gets no
@@ -39,13 +41,27 @@ class CodedWeight:
     """The base's entries at those positions."""
 
 
+Lost = Callable[[str, tuple[int, ...], Positions | None, FloatArray], None]
+"""Gets a weight's name and shape, the positions it keeps (None for all), and what its receiver lacks of each."""
+
+
 def bits_of(tensor: FloatArray) -> Bits:
     """The bit patterns of a tensor's entries, in order; shares its memory if contiguous."""
     return np.ascontiguousarray(tensor, dtype="<f4").reshape(-1).view(np.uint32)
 
 
-def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec: Codec) -> CodedWeight:
-    """Mask and values of a weight, relative to a base if there is one."""
+def nonzero_entries(tensor: FloatArray) -> Sparse:
+    """The non-zeros of a tensor, in the order of their positions; a zero with a sign is none of them."""
+    bits = bits_of(tensor)
+    found = native.nonzero(bits, native.count_nonzero(bits, native.MAGNITUDE), native.MAGNITUDE)
+    assert found is not None
+    return found
+
+
+def encode_weight(
+    name: str, tensor: FloatArray, base: FloatArray | None, codec: Codec, lost: Lost | None = None
+) -> CodedWeight:
+    """Mask and values of a weight, relative to a base if there is one; tells `lost` what its receiver will lack."""
     bits = bits_of(tensor)
     base_bits = None if base is None else bits_of(base)
     # A pruned entry may be -0.0. A lossless codec keeps it; a lossy one would turn it into a small number, so it goes.
@@ -61,7 +77,30 @@ def encode_weight(name: str, tensor: FloatArray, base: FloatArray | None, codec:
     except FrameError as error:
         raise FrameError(f"{name} cannot travel as {codec}: {error}") from error
     entry = Weight(name, tuple(tensor.shape), count, mask, codes[0], base is not None, scale)
-    return CodedWeight(entry, codes[1], words, None if kept is None else kept.positions, near)
+    positions = None if kept is None else kept.positions
+    if lost is not None:
+        values = bits if kept is None else kept.values
+        lost(name, entry.shape, positions, _lacking(values, words, near, CODECS[codec].coding, scale))
+    return CodedWeight(entry, codes[1], words, positions, near)
+
+
+def encode_entries(name: str, shape: tuple[int, ...], entries: Sparse) -> CodedWeight:
+    """The weight whose other entries are zero, without a base and without loss."""
+    size, count = math.prod(shape), entries.positions.size
+    if count == size:
+        mask, codes = Mask.ALL, (0, np.empty(0, dtype=np.uint8))
+    else:
+        mask, codes, _ = _encode_mask(entries.positions, size, None)
+    entry = Weight(name, shape, count, mask, codes[0], False, 0.0)
+    return CodedWeight(entry, codes[1], entries.values, entries.positions, None)
+
+
+def _lacking(values: Bits, words: NDArray[Any], near: Bits | None, coding: Coding, scale: float) -> FloatArray:
+    """The difference of values to what a receiver makes of their words."""
+    received = words.view(f"u{words.dtype.itemsize}").astype(np.uint32)
+    native.expand(received, count=received.size, mask=None, base=near, coding=coding, scale=scale)
+    difference: FloatArray = values.view(np.float32) - received.view(np.float32)
+    return difference
 
 
 def decode_mask(weight: Weight, codes: Bytes, base: Bits | None) -> tuple[MaskBits | None, int]:

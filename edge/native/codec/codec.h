@@ -39,8 +39,9 @@ SE_CODEC_API int64_t se_count_nonzero(const uint32_t* bits, size_t n, uint32_t s
 SE_CODEC_API int64_t se_nonzero(const uint32_t* bits, size_t n, uint32_t significant, uint32_t* positions,
                                 uint32_t* values, size_t room);
 
-// Writes the positions below n that a strictly increasing list leaves out. Returns their number.
-SE_CODEC_API int64_t se_complement(const uint32_t* positions, size_t count, size_t n, uint32_t* others, size_t room);
+// Writes the positions below n that a strictly increasing list leaves out, each plus `start`. Returns their number.
+SE_CODEC_API int64_t se_complement(const uint32_t* positions, size_t count, size_t n, uint32_t start, uint32_t* others,
+                                   size_t room);
 
 // Finds the best Rice parameter for the gaps of increasing positions. Returns the bytes their codes will take.
 SE_CODEC_API int64_t se_rice_plan(const uint32_t* positions, size_t count, uint32_t* parameter);
@@ -50,8 +51,8 @@ SE_CODEC_API int64_t se_rice_plan(const uint32_t* positions, size_t count, uint3
 SE_CODEC_API int64_t se_rice_encode(const uint32_t* positions, size_t count, uint32_t parameter, uint8_t* out,
                                     size_t room);
 
-// Decodes `count` positions below n. Returns the bytes read; ignores what follows them.
-SE_CODEC_API int64_t se_rice_decode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n,
+// Decodes `count` positions below n and adds `start` to each. Returns the bytes read; ignores what follows them.
+SE_CODEC_API int64_t se_rice_decode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, uint32_t start,
                                     uint32_t* positions, size_t count);
 
 // Ranks a base's non-zeros by magnitude in steps of 1/16 octave, smallest first, then by position. Pruning drops small
@@ -64,6 +65,13 @@ SE_CODEC_API int64_t se_magnitude_order(const uint32_t* bits, size_t count, uint
 SE_CODEC_API int64_t se_dropped_ranks(const uint32_t* base, const uint32_t* base_values, size_t base_count,
                                       const uint32_t* order, const uint32_t* kept, size_t kept_count, uint8_t* flags,
                                       uint32_t* values, uint32_t* ranks, size_t room);
+
+// The inverse: writes the positions and values of a base's non-zeros without the given ranks, which must increase.
+// `room` must be their number; `flags` is scratch as above. Sums the squares of the others in `*dropped`. Returns the
+// number of entries written.
+SE_CODEC_API int64_t se_remaining(const uint32_t* base, const uint32_t* base_values, size_t base_count,
+                                  const uint32_t* order, const uint32_t* ranks, size_t rank_count, uint8_t* flags,
+                                  uint32_t* positions, uint32_t* values, size_t room, double* dropped);
 
 // Receivers hold a mask as one bit per entry, set if it is kept: mask[i / 32] >> i % 32, in (n + 31) / 32 words, with
 // the bits after the last entry clear. Its size does not depend on what a frame claims to keep.
@@ -94,6 +102,9 @@ SE_CODEC_API int64_t se_gather(const uint32_t* bits, size_t n, const uint32_t* p
 // Splits `count` little-endian words of 1, 2 or 4 bytes into planes: all lowest bytes, then all second bytes, and so
 // on.
 SE_CODEC_API int64_t se_split_planes(const uint8_t* words, size_t count, size_t width, uint8_t* planes);
+
+// The inverse: each word is made of its bytes in the planes, and zeros above them.
+SE_CODEC_API int64_t se_join_planes(const uint8_t* planes, size_t count, size_t width, uint32_t* words);
 
 // Puts part of a plane back: sets byte number `byte` of each of `count` words and leaves their other bytes alone.
 SE_CODEC_API int64_t se_put_plane(const uint8_t* plane, size_t count, size_t byte, uint32_t* words);
@@ -137,6 +148,9 @@ SE_CODEC_API int64_t se_add_entries(const uint32_t* positions, const float* valu
 SE_CODEC_API int64_t se_missing_square(const uint32_t* positions, const float* values, size_t count,
                                        const uint32_t* kept, size_t kept_count, double* sum);
 
+// Sums the squares of the values at the given positions. Returns 0, or kBeyondEnd for a position that is not below n.
+SE_CODEC_API int64_t se_square_at(const float* values, size_t n, const uint32_t* positions, size_t count, double* sum);
+
 // Writes double(values[i]) - base[positions[i]] to row[columns[positions[i] - first]] for every value that is not zero
 // and whose column is not negative, and adds the squares of all changes to `*square`. `n` is the length of `columns`,
 // and of the stretch of `base` that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
@@ -147,3 +161,9 @@ SE_CODEC_API int64_t se_scatter_changes(const uint32_t* positions, const float* 
 // a b in double precision, and how many entries of a, of b and of both are not zero: seven numbers a stretch. Returns
 // the number of entries of a that are NaN or infinite.
 SE_CODEC_API int64_t se_products(const float* a, const float* b, const int64_t* starts, size_t segments, double* out);
+
+// For each of `pieces` stretches of two arrays, from bounds[p] to bounds[p + 1], adds the sum of (a - b)^2 to
+// sums[owners[p]], in double precision. The sum of a stretch goes in the order of numpy's einsum (two chains), on which
+// the bits of a norm depend. Returns 0.
+SE_CODEC_API int64_t se_change_squares(const float* a, const float* b, const int64_t* bounds, const int32_t* owners,
+                                       size_t pieces, double* sums);

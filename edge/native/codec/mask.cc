@@ -71,7 +71,13 @@ class BitWriter {
 // Reads what BitWriter wrote, and never past the end.
 class BitReader {
  public:
-  BitReader(const uint8_t* in, size_t bytes) : begin_(in), next_(in), end_(in + bytes) {}
+  // Begins at the bit `at`, which the input has, or at its end.
+  BitReader(const uint8_t* in, size_t bytes, uint64_t at) : begin_(in), next_(in + at / 8), end_(in + bytes) {
+    if (at % 8 != 0) {
+      Refill();
+      Skip(at % 8);
+    }
+  }
 
   // Consumes zero bits up to and including the next one bit and returns their number; gives up after `limit`.
   Status Zeros(uint64_t limit, uint64_t* zeros) {
@@ -101,9 +107,12 @@ class BitReader {
     return kFine;
   }
 
+  // The bits read so far.
+  uint64_t Consumed() const { return static_cast<uint64_t>(next_ - begin_) * 8 - held_; }
+
   // Returns the bytes touched so far, or kDirtyPadding if unread bits of the last one are set.
   int64_t Finish() const {
-    const uint64_t consumed = static_cast<uint64_t>(next_ - begin_) * 8 - held_;
+    const uint64_t consumed = Consumed();
     const unsigned used = consumed % 8;
     if (used != 0 && (begin_[consumed / 8] >> used) != 0) return kDirtyPadding;
     return static_cast<int64_t>((consumed + 7) / 8);
@@ -154,13 +163,46 @@ uint64_t RiceBits(const uint32_t* positions, size_t count, uint32_t parameter) {
   return quotients + static_cast<uint64_t>(count) * (parameter + 1);
 }
 
+// Eight bytes from the bit `at` on, at most 56 to 63 of whose bits are valid: as many as `*held` says.
+inline uint64_t LoadBits(const uint8_t* in, uint64_t at, unsigned* held) {
+  uint64_t word;
+  std::memcpy(&word, in + at / 8, sizeof word);
+  *held = 64 - static_cast<unsigned>(at % 8);
+  return word >> at % 8;
+}
+
 // Hands `count` decoded positions below n to `take`, in increasing order. Returns the bytes read.
 template <typename Take>
 int64_t RiceDecode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, size_t count, Take take) {
   if (parameter > kMaxParameter || n > UINT32_MAX || count > n) return kBadParameter;
-  BitReader reader(in, in_bytes);
+  const uint64_t low_bits = (uint64_t{1} << parameter) - 1;
+  uint64_t at = 0;  // the first bit that is not decoded yet
   uint64_t next = 0;
-  for (size_t i = 0; i < count; ++i) {
+  size_t i = 0;
+  for (;;) {
+    // Several codes out of one word. Whatever is unusual (the end of the input, a long code, a position out of range)
+    // is left to the careful reader below.
+    bool is_usual = true;
+    while (is_usual && i < count && at / 8 + sizeof(uint64_t) <= in_bytes) {
+      unsigned held;
+      uint64_t word = LoadBits(in, at, &held);
+      const unsigned before = held;
+      while (i < count) {
+        const unsigned zeros = word == 0 ? held : static_cast<unsigned>(__builtin_ctzll(word));
+        const unsigned length = zeros + 1 + parameter;
+        if (length >= held) break;
+        const uint64_t found = next + (static_cast<uint64_t>(zeros) << parameter | (word >> (zeros + 1) & low_bits));
+        if (found >= n) break;
+        take(i++, static_cast<uint32_t>(found));
+        next = found + 1;
+        word >>= length;
+        held -= length;
+      }
+      at += before - held;
+      is_usual = held != before;
+    }
+    BitReader reader(in, in_bytes, at);
+    if (i == count) return reader.Finish();
     if (next >= n) return kBeyondEnd;
     const uint64_t room = n - 1 - next;
     uint64_t high = 0;
@@ -169,10 +211,10 @@ int64_t RiceDecode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_
     if (const Status status = reader.Bits(parameter, &low); status != 0) return status;
     const uint64_t gap = high << parameter | low;
     if (gap > room) return kBeyondEnd;
-    take(i, static_cast<uint32_t>(next + gap));
+    take(i++, static_cast<uint32_t>(next + gap));
     next += gap + 1;
+    at = reader.Consumed();
   }
-  return reader.Finish();
 }
 
 // ---- magnitudes -----------------------------------------------------------------------------------------------------
@@ -214,11 +256,14 @@ int64_t TakePieces(const uint32_t* mask, size_t n, size_t* next, uint32_t* out, 
   return static_cast<int64_t>(count);
 }
 
+// Independent chains of additions, so that the processor need not wait for each.
+constexpr size_t kChains = 4;
+
 inline uint32_t BucketOf(uint32_t value) { return (value & 0x7FFFFFFFu) >> kBucketShift; }
 
 }  // namespace
 
-int64_t se_codec_version() { return 4; }
+int64_t se_codec_version() { return 5; }
 
 int64_t se_count_nonzero(const uint32_t* bits, size_t n, uint32_t significant) {
   if (n > UINT32_MAX) return kBadParameter;
@@ -248,17 +293,28 @@ int64_t se_nonzero(const uint32_t* bits, size_t n, uint32_t significant, uint32_
   return static_cast<int64_t>(count);
 }
 
-int64_t se_complement(const uint32_t* positions, size_t count, size_t n, uint32_t* others, size_t room) {
-  size_t written = 0;
+int64_t se_complement(const uint32_t* positions, size_t count, size_t n, uint32_t start, uint32_t* others,
+                      size_t room) {
+  if (n > UINT32_MAX - start || count > n) return kBadParameter;
+  for (size_t i = 0; i < count; ++i) {
+    if (positions[i] >= n || (i > 0 && positions[i] <= positions[i - 1])) return kBeyondEnd;
+  }
+  if (n - count > room) return kNoRoom;
+  // Without a branch where positions lie close together, since gaps are hard to predict. Before position number i there
+  // are positions[i] - i others; those of a gap are written eight at a time, and the next gap overwrites what is too
+  // many. Near the end of the room they are written one by one.
+  constexpr size_t kAtOnce = 8;
   size_t next = 0;
   for (size_t i = 0; i <= count; ++i) {
     const size_t stop = i < count ? positions[i] : n;
-    if (stop < next || stop > n) return kBeyondEnd;
-    if (stop - next > room - written) return kNoRoom;
-    for (; next < stop; ++next) others[written++] = static_cast<uint32_t>(next);
+    size_t written = next - i;
+    for (size_t from = next; from < stop; from += kAtOnce, written += kAtOnce) {
+      const size_t most = room - written < kAtOnce ? stop - from : kAtOnce;
+      for (size_t j = 0; j < most; ++j) others[written + j] = start + static_cast<uint32_t>(from + j);
+    }
     next = stop + 1;
   }
-  return static_cast<int64_t>(written);
+  return static_cast<int64_t>(n - count);
 }
 
 int64_t se_rice_plan(const uint32_t* positions, size_t count, uint32_t* parameter) {
@@ -300,9 +356,11 @@ int64_t se_rice_encode(const uint32_t* positions, size_t count, uint32_t paramet
   return writer.Finish() ? writer.Bytes() : static_cast<int64_t>(kNoRoom);
 }
 
-int64_t se_rice_decode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, uint32_t* positions,
-                       size_t count) {
-  return RiceDecode(in, in_bytes, parameter, n, count, [&](size_t i, uint32_t position) { positions[i] = position; });
+int64_t se_rice_decode(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, uint32_t start,
+                       uint32_t* positions, size_t count) {
+  if (n > UINT32_MAX - start) return kBadParameter;
+  return RiceDecode(in, in_bytes, parameter, n, count,
+                    [&](size_t i, uint32_t position) { positions[i] = start + position; });
 }
 
 int64_t se_rice_mask(const uint8_t* in, size_t in_bytes, uint32_t parameter, size_t n, size_t count, uint32_t zeros,
@@ -341,6 +399,36 @@ int64_t se_dropped_ranks(const uint32_t* base, const uint32_t* base_values, size
     ranks[dropped++] = static_cast<uint32_t>(rank);
   }
   return static_cast<int64_t>(dropped);
+}
+
+int64_t se_remaining(const uint32_t* base, const uint32_t* base_values, size_t base_count, const uint32_t* order,
+                     const uint32_t* ranks, size_t rank_count, uint8_t* flags, uint32_t* positions, uint32_t* values,
+                     size_t room, double* dropped) {
+  if (rank_count > base_count || base_count - rank_count != room) return kBadParameter;
+  if (base_count > 0) std::memset(flags, 1, base_count);
+  for (size_t i = 0; i < rank_count; ++i) {
+    if (ranks[i] >= base_count || (i > 0 && ranks[i] <= ranks[i - 1])) return kBeyondEnd;
+    flags[order[ranks[i]]] = 0;
+  }
+  // Without a branch: which entries stay is hard to predict.
+  double sums[kChains] = {};
+  const auto drop = [&](size_t i) {
+    const uint32_t bits = base_values[i] & (uint32_t{flags[i]} - 1);
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    sums[i % kChains] += static_cast<double>(value) * static_cast<double>(value);
+  };
+  size_t count = 0;
+  size_t i = 0;
+  for (; count < room; ++i) {
+    positions[count] = base[i];
+    values[count] = base_values[i];
+    count += flags[i];
+    drop(i);
+  }
+  for (; i < base_count; ++i) drop(i);
+  *dropped = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return static_cast<int64_t>(count);
 }
 
 int64_t se_nonzero_mask(const uint32_t* bits, size_t n, uint32_t* mask) {

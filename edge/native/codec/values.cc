@@ -21,6 +21,19 @@ void Split(const uint8_t* words, size_t count, uint8_t* planes) {
   }
 }
 
+template <size_t kWidth>
+void Join(const uint8_t* planes, size_t count, uint32_t* words) {
+  const uint8_t* const p1 = planes + (kWidth > 1 ? count : 0);
+  const uint8_t* const p2 = planes + (kWidth > 2 ? 2 * count : 0);
+  const uint8_t* const p3 = planes + (kWidth > 3 ? 3 * count : 0);
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t word = planes[i];
+    if (kWidth > 1) word |= uint32_t{p1[i]} << 8;
+    if (kWidth > 2) word |= uint32_t{p2[i]} << 16 | uint32_t{p3[i]} << 24;
+    words[i] = word;
+  }
+}
+
 // Unsigned throughout: it wraps, where signed overflow would be undefined.
 template <typename Word>
 void Difference(const Word* bits, const Word* base, size_t count, Word* out) {
@@ -93,6 +106,15 @@ int64_t se_split_planes(const uint8_t* words, size_t count, size_t width, uint8_
     case 1: Split<1>(words, count, planes); return 0;
     case 2: Split<2>(words, count, planes); return 0;
     case 4: Split<4>(words, count, planes); return 0;
+    default: return kBadParameter;
+  }
+}
+
+int64_t se_join_planes(const uint8_t* planes, size_t count, size_t width, uint32_t* words) {
+  switch (width) {
+    case 1: Join<1>(planes, count, words); return 0;
+    case 2: Join<2>(planes, count, words); return 0;
+    case 4: Join<4>(planes, count, words); return 0;
     default: return kBadParameter;
   }
 }

@@ -1,11 +1,14 @@
 // Spectral re-parametrisation: theta = w |w| / sigma, where sigma is the spectral norm of the layer's |W| after one
-// power iteration from a vector of ones. W has a row per output channel; ops get its non-zeros and their positions.
+// power iteration from a vector of ones, or with `exact` the largest singular value of W itself (singular_value.h). W
+// has a row per output channel; ops get its non-zeros and their positions.
 //
-// A zero weight has theta = 0 and gradient 0: the slope of w |w| is zero there, and the slope of |w| inside the norm
-// counts as zero. The gradient includes the norm, so each weight's gradient depends on all others.
+// A zero weight has theta = 0 and gradient 0: the slope of w |w| is zero there, the slope of |w| inside the norm counts
+// as zero, and that of W inside the exact one is masked. The gradient includes the norm, so each weight's gradient
+// depends on all others.
 #include <cmath>
 
 #include "hyperparameters.h"
+#include "singular_value.h"
 
 namespace sparsyedge {
 namespace {
@@ -18,7 +21,8 @@ class Matrix {
   explicit Matrix(const Attributes& attributes)
       : rows(static_cast<size_t>(attributes.Int("rows", 1, INT32_MAX))),
         columns(static_cast<size_t>(attributes.Int("columns", 1, INT32_MAX))),
-        floor(attributes.Float("floor")) {}
+        floor(attributes.Float("floor")),
+        exact(attributes.Int("exact", 0, 1, 0) == 1) {}
 
   // Half a position keeps rounding away from the next row; an integer division would take several times as long.
   size_t RowOf(int32_t position) const { return static_cast<size_t>((position + 0.5) * rows_per_position_); }
@@ -37,6 +41,7 @@ class Matrix {
 
   const size_t rows, columns;
   const float floor;  // keeps an empty layer from dividing by zero
+  const bool exact;   // the norm of W, not an estimate of |W|'s
 
  private:
   const double rows_per_position_ = 1.0 / static_cast<double>(columns);
@@ -47,6 +52,33 @@ double Norm(const std::vector<double>& vector, double floor) {
   for (const double value : vector) sum += value * value;
   return std::sqrt(sum);
 }
+
+// W for the search of its largest singular value.
+class Product {
+ public:
+  Product(const Matrix& matrix, const Tensor<const float>& w, const int32_t* positions)
+      : matrix_(matrix), w_(w), positions_(positions) {}
+
+  size_t rows() const { return matrix_.rows; }
+  size_t columns() const { return matrix_.columns; }
+
+  // out += W in and out += W^T in, summed in the order of the values.
+  void Apply(const std::vector<double>& in, std::vector<double>& out) const {
+    for (size_t i = 0; i < w_.size; ++i) {
+      out[matrix_.RowOf(positions_[i])] += double{w_.data[i]} * in[matrix_.ColumnOf(positions_[i])];
+    }
+  }
+  void ApplyTransposed(const std::vector<double>& in, std::vector<double>& out) const {
+    for (size_t i = 0; i < w_.size; ++i) {
+      out[matrix_.ColumnOf(positions_[i])] += double{w_.data[i]} * in[matrix_.RowOf(positions_[i])];
+    }
+  }
+
+ private:
+  const Matrix& matrix_;
+  const Tensor<const float>& w_;
+  const int32_t* positions_;
+};
 
 // The power iteration: left = |W| 1, u = left / |left|, right = u |W|, sigma = |right|. Sums are taken in order, in
 // double precision, on any number of threads.
@@ -66,6 +98,12 @@ struct Iteration {
   double left_norm, sigma;
 };
 
+float SigmaOf(const Matrix& matrix, const Tensor<const float>& w, const int32_t* positions) {
+  if (!matrix.exact) return static_cast<float>(Iteration(matrix, w, positions).sigma);
+  const double value = LargestSingular(Product(matrix, w, positions)).value;
+  return static_cast<float>(std::sqrt(value * value + matrix.floor));
+}
+
 struct SpectralProp {
   static constexpr const char* kName = "SpectralProp";
   static constexpr Port kInputs[] = {{"w"}, kPositionsPort};
@@ -79,7 +117,7 @@ struct SpectralProp {
     const auto w = context.Input<float>(0);
     const auto positions = context.Input<int32_t>(1);
     matrix.Require(w, positions);
-    const auto sigma = static_cast<float>(Iteration(matrix, w, positions.data).sigma);
+    const float sigma = SigmaOf(matrix, w, positions.data);
     ParallelFill(context, context.Output<float>(0, w.shape),
                  [w = w.data, sigma](size_t i) { return w[i] * std::fabs(w[i]) / sigma; });
   }
@@ -110,29 +148,52 @@ struct NormGradient {
 };
 
 // The gradient of w[i], in double precision; a zero has none.
-struct Gradient {
+class Gradient {
+ public:
   Gradient(const Matrix& matrix, const Tensor<const float>& w, const Tensor<const float>& dtheta,
            const Tensor<const int32_t>& positions)
-      : matrix(matrix),
-        forward(matrix, w, positions.data),
-        norm(matrix, forward, w, dtheta.data, positions.data),
-        w(w.data),
-        dtheta(dtheta.data),
-        positions(positions.data) {}
-
-  double operator()(size_t i) const {
-    if (w[i] == 0.0f) return 0.0;
-    const size_t row = matrix.RowOf(positions[i]), column = matrix.ColumnOf(positions[i]);
-    const double slope = norm.u[row] * norm.right[column] + norm.left[row];
-    return 2.0 * dtheta[i] * std::fabs(w[i]) / forward.sigma + (w[i] < 0.0f ? -slope : slope);
+      : matrix_(matrix), w_(w.data), dtheta_(dtheta.data), positions_(positions.data) {
+    if (matrix.exact) {
+      TakeExact(w);
+    } else {
+      const Iteration forward(matrix, w, positions_);
+      NormGradient norm(matrix, forward, w, dtheta_, positions_);
+      sigma_ = forward.sigma;
+      u_ = forward.u;
+      right_ = std::move(norm.right);
+      left_ = std::move(norm.left);
+    }
   }
 
-  const Matrix& matrix;
-  const Iteration forward;
-  const NormGradient norm;
-  const float* w;
-  const float* dtheta;
-  const int32_t* positions;
+  double operator()(size_t i) const {
+    if (w_[i] == 0.0f) return 0.0;
+    const size_t row = matrix_.RowOf(positions_[i]), column = matrix_.ColumnOf(positions_[i]);
+    const double slope = u_[row] * right_[column] + left_[row];
+    // The norm of |W| sees magnitudes, that of W the weights themselves.
+    const bool turns = !matrix_.exact && w_[i] < 0.0f;
+    return 2.0 * dtheta_[i] * std::fabs(w_[i]) / sigma_ + (turns ? -slope : slope);
+  }
+
+ private:
+  // The slope of the largest singular value is u v^T.
+  void TakeExact(const Tensor<const float>& w) {
+    Singular found = LargestSingular(Product(matrix_, w, positions_));
+    sigma_ = std::sqrt(found.value * found.value + matrix_.floor);
+    double product = 0.0;
+    for (size_t i = 0; i < w.size; ++i) product += double{dtheta_[i]} * w.data[i] * std::fabs(w.data[i]);
+    const double dsigma = -product / (sigma_ * sigma_) * (found.value / sigma_);
+    u_ = std::move(found.left);
+    right_ = std::move(found.right);
+    for (double& value : right_) value *= dsigma;
+    left_.assign(matrix_.rows, 0.0);
+  }
+
+  const Matrix& matrix_;
+  const float* w_;
+  const float* dtheta_;
+  const int32_t* positions_;
+  double sigma_ = 0.0;
+  std::vector<double> u_, right_, left_;
 };
 
 struct SpectralGrad {

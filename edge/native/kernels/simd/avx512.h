@@ -14,6 +14,8 @@ namespace sparsyedge::kernels::avx512 {
 inline constexpr int kTilePositions = 16;
 inline constexpr int kGradStack = 1;
 inline constexpr int kBlockBytes = 36 * 1024;  // of 48 KiB
+inline constexpr int kLoadAhead = 1;
+inline constexpr int kSinglesAhead = 1;
 inline constexpr int kBlockTokens = 128;
 
 struct Reg {
@@ -28,6 +30,7 @@ struct Reg {
     asm("" : "+v"(v));
     return {v};
   }
+  static SPARSYEDGE_INLINE Reg LoadInOrder(const float* p, int first) { return LoadOnce(p + first); }
   SPARSYEDGE_INLINE void Store(float* p) const { _mm512_storeu_ps(p, v); }
 
   friend SPARSYEDGE_INLINE Reg operator+(Reg a, Reg b) { return {_mm512_add_ps(a.v, b.v)}; }
@@ -56,6 +59,25 @@ struct Reg {
 };
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+
+SPARSYEDGE_INLINE Reg FmaInOrder(Reg a, Reg b, Reg c) { return Fma(a, b, c); }
+SPARSYEDGE_INLINE Reg MulInOrder(Reg a, Reg b) { return {_mm512_mul_ps(a.v, b.v)}; }
+
+template <int kCount>
+struct Weights {
+  Reg w[kCount];
+
+  static SPARSYEDGE_INLINE Weights Load(const float* p) {
+    Weights all;
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) all.w[i] = Reg::Set(p[i]);
+    return all;
+  }
+  SPARSYEDGE_INLINE void Add(int i, Reg v, Reg& sum) const { sum = Fma(w[i], v, sum); }
+};
+
+SPARSYEDGE_INLINE ptrdiff_t Settled(ptrdiff_t value) { return value; }
+SPARSYEDGE_INLINE void WillRead() {}
 
 SPARSYEDGE_INLINE float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 

@@ -8,11 +8,15 @@
 namespace sparsyedge::kernels::neon {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Convolution. Of 32 q registers, the forward pass takes 16 for sums, 6 for weights and 2 for a source vector.
+// Convolution. Of 32 q registers, the forward pass takes 16 for sums, up to 2 for weights and 14 for the source; the
+// gradient of the weights takes 16 of dy, up to 12 sums and the rest for the source. Loads stand together ahead of
+// their multiply-adds: an in-order core (Cortex-A53) waits wherever a load follows a multiply-add.
 
 inline constexpr int kTilePositions = 4;
 inline constexpr int kGradStack = 2;
 inline constexpr int kBlockBytes = 18 * 1024;  // of 32 KiB
+inline constexpr int kLoadAhead = 7;
+inline constexpr int kSinglesAhead = 4;
 inline constexpr int kBlockTokens = 64;
 
 struct Reg {
@@ -23,6 +27,11 @@ struct Reg {
   static SPARSYEDGE_INLINE Reg Set(float value) { return {vdupq_n_f32(value), vdupq_n_f32(value)}; }
   static SPARSYEDGE_INLINE Reg Load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
   static SPARSYEDGE_INLINE Reg LoadOnce(const float* p) { return Load(p); }
+  static SPARSYEDGE_INLINE Reg LoadInOrder(const float* p, int first) {
+    Reg v;
+    asm volatile("ldp %q0, %q1, [%2, %3]" : "=w"(v.lo), "=w"(v.hi) : "r"(p), "i"(first * 4));
+    return v;
+  }
   SPARSYEDGE_INLINE void Store(float* p) const {
     vst1q_f32(p, lo);
     vst1q_f32(p + 4, hi);
@@ -40,6 +49,68 @@ struct Reg {
 };
 
 SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) { return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
+
+// Instructions that stay in the order in which they are written. GCC would move loads until their values need more
+// registers than there are.
+SPARSYEDGE_INLINE Reg FmaInOrder(Reg a, Reg b, Reg c) {
+  asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c.lo) : "w"(a.lo), "w"(b.lo));
+  asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c.hi) : "w"(a.hi), "w"(b.hi));
+  return c;
+}
+
+SPARSYEDGE_INLINE Reg MulInOrder(Reg a, Reg b) {
+  Reg c;
+  asm volatile("fmul %0.4s, %1.4s, %2.4s" : "=w"(c.lo) : "w"(a.lo), "w"(b.lo));
+  asm volatile("fmul %0.4s, %1.4s, %2.4s" : "=w"(c.hi) : "w"(a.hi), "w"(b.hi));
+  return c;
+}
+
+namespace internal {
+
+template <int kLane>
+SPARSYEDGE_INLINE void Multiply(float32x4_t w, Reg v, Reg& sum) {
+  float32x4_t lo = sum.lo, hi = sum.hi;
+  asm volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(lo) : "w"(v.lo), "w"(w), "i"(kLane));
+  asm volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(hi) : "w"(v.hi), "w"(w), "i"(kLane));
+  sum = {lo, hi};
+}
+
+}  // namespace internal
+
+template <int kCount>
+struct Weights {
+  static_assert(kCount >= 1 && kCount <= 4);
+  float32x4_t first;  // two, if there are three
+  float32x4_t third;
+
+  static SPARSYEDGE_INLINE Weights Load(const float* p) {
+    Weights all;
+    if constexpr (kCount == 1) asm volatile("ldr %s0, [%1]" : "=w"(all.first) : "r"(p));
+    if constexpr (kCount == 2 || kCount == 3) {
+      asm volatile("ldr %d0, [%1]" : "=w"(all.first) : "r"(p));
+    }
+    if constexpr (kCount == 3) asm volatile("ldr %s0, [%1, 8]" : "=w"(all.third) : "r"(p));
+    if constexpr (kCount == 4) {
+      asm volatile("ldr %q0, [%1]" : "=w"(all.first) : "r"(p));
+    }
+    return all;
+  }
+  SPARSYEDGE_INLINE void Add(int i, Reg v, Reg& sum) const {
+    switch (i) {
+      case 0: internal::Multiply<0>(first, v, sum); break;
+      case 1: internal::Multiply<1>(first, v, sum); break;
+      case 2: internal::Multiply<kCount == 3 ? 0 : 2>(kCount == 3 ? third : first, v, sum); break;
+      default: internal::Multiply<3>(first, v, sum); break;
+    }
+  }
+};
+
+SPARSYEDGE_INLINE ptrdiff_t Settled(ptrdiff_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+SPARSYEDGE_INLINE void WillRead() { asm volatile("" ::: "memory"); }
 
 SPARSYEDGE_INLINE float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 

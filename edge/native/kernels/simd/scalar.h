@@ -12,6 +12,8 @@ namespace sparsyedge::kernels::scalar {
 inline constexpr int kTilePositions = 1;
 inline constexpr int kGradStack = 1;
 inline constexpr int kBlockBytes = 22 * 1024;
+inline constexpr int kLoadAhead = 1;
+inline constexpr int kSinglesAhead = 1;
 inline constexpr int kBlockTokens = 64;
 
 struct Reg {
@@ -30,6 +32,7 @@ struct Reg {
     return r;
   }
   static SPARSYEDGE_INLINE Reg LoadOnce(const float* p) { return Load(p); }
+  static SPARSYEDGE_INLINE Reg LoadInOrder(const float* p, int first) { return Load(p + first); }
   SPARSYEDGE_INLINE void Store(float* p) const {
     for (int i = 0; i < kWidth; ++i) p[i] = v[i];
   }
@@ -50,6 +53,24 @@ SPARSYEDGE_INLINE Reg Fma(Reg a, Reg b, Reg c) {
   for (int i = 0; i < Reg::kWidth; ++i) c.v[i] += a.v[i] * b.v[i];
   return c;
 }
+
+SPARSYEDGE_INLINE Reg FmaInOrder(Reg a, Reg b, Reg c) { return Fma(a, b, c); }
+SPARSYEDGE_INLINE Reg MulInOrder(Reg a, Reg b) { return Fma(a, b, Reg::Zero()); }
+
+template <int kCount>
+struct Weights {
+  Reg w[kCount];
+
+  static SPARSYEDGE_INLINE Weights Load(const float* p) {
+    Weights all;
+    for (int i = 0; i < kCount; ++i) all.w[i] = Reg::Set(p[i]);
+    return all;
+  }
+  SPARSYEDGE_INLINE void Add(int i, Reg v, Reg& sum) const { sum = Fma(w[i], v, sum); }
+};
+
+SPARSYEDGE_INLINE ptrdiff_t Settled(ptrdiff_t value) { return value; }
+SPARSYEDGE_INLINE void WillRead() {}
 
 SPARSYEDGE_INLINE float Fma(float a, float b, float c) { return a * b + c; }
 

@@ -7,12 +7,21 @@
 //   kTilePositions   positions in a tile of the convolution; its sums fill the register file
 //   kGradStack       tiles, 1 or 2, that the weight gradient takes before it adds up lanes
 //   kBlockBytes      L1 cache that the source of a tile in one block may use
+//   kLoadAhead       registers of the source that the convolution loads before it multiplies any of them: 1 where GCC
+//   may
+//                    choose the order, otherwise what is free beside the sums
+//   kSinglesAhead    single taps, 1 or 4, that the forward pass takes at a time
 //   kBlockTokens     tokens in a block of the sparse matrix product; a row's sums take that many floats of registers
 //
 //   Reg              one register of the convolution, Reg::kWidth lanes
 //     Load           may become a memory operand of every instruction that uses the value, which repeats the load
 //     LoadOnce       always one load. GCC prefers memory operands, which cost a fifth of the forward pass at density .5
 //     SumEach(p)     adds up the lanes of each of the kWidth registers stored at p
+//     LoadInOrder    LoadOnce(p + first) and, where kLoadAhead is above 1, in the order of the code
+//   FmaInOrder, MulInOrder, Weights  (kLoadAhead as above) a * b + c; a * b; consecutive weights, each times a register
+//   Settled          a value that is known before what follows in order
+//   WillRead         what was stored before is read by loads in order, of which the compiler knows no address
+//                    These are the convolution's alone; scalar.h, whose convolution has no tiles, lacks them
 //   Fma(a, b, c)     a * b + c, rounded once where the set can; also of floats, for loops that become vector code
 //   StoreTotals      adds up the lanes of each of four registers and stores the four sums
 //   Transpose        a square of Reg::kWidth rows, `pitch` floats apart; `from` and `to` do not overlap

@@ -1,0 +1,1 @@
+"""Upgrades over the air: what a device checks, fetches, installs beside itself, tries, and goes back from."""
