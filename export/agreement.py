@@ -31,6 +31,7 @@ from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.native import library_path
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.dense_session import DenseSession
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.onnx_runtime import training_api
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.model_spec import ModelSpec
@@ -130,7 +131,9 @@ def _verify_plain(comparison: _Comparison, session: SparseSession) -> Parity:
                 f"{STEPS} are needed; on the next one, the best differs from torch by {best:.1e} (relative L2): "
                 f"do not use this export"
             )
-        step, allowed = comparison.plain_step(session, pruned=parity.steps > 0)
+        # In a warm-up a pruned model has whole inputs; one of the steps stands for that.
+        told = JobInputs(keeps_inputs=comparison.warms_up and parity.steps == 1)
+        step, allowed = comparison.plain_step(session, pruned=parity.steps > 0, inputs=told)
         agrees = step.plain <= allowed
         best = math.inf if agrees else min(best, step.plain)
         parity = replace(_worst(parity, step) if agrees else parity, batches=parity.batches + 1)
@@ -157,16 +160,22 @@ class _Comparison:
         self._dense = read_initial_state(artifacts)
         self._model = model
 
-    def plain_step(self, session: SparseSession, *, pruned: bool) -> tuple[Parity, float]:
+    @property
+    def warms_up(self) -> bool:
+        """Whether some rounds prune no inputs."""
+        return self._manifest.method.warms_up
+
+    def plain_step(self, session: SparseSession, *, pruned: bool, inputs: JobInputs) -> tuple[Parity, float]:
         """Take one step of the plain graph and one in torch from the same start.
 
         Returns how far they are apart, and how far they may be.
         """
         state = self._pruned_start() if pruned else self._untrivial(self._dense)
         x, y = self._draw_batch()
-        reference = self._reference_step(state, x, y)
+        reference = self._reference_step(state, x, y, inputs)
         session.load(state)
-        loss = abs(session.train_step(x, y, LEARNING_RATE) - reference.loss) / abs(reference.loss)
+        ours = session.train_step(x, y, LEARNING_RATE, inputs=inputs)
+        loss = abs(ours - reference.loss) / abs(reference.loss)
         after, theirs = session.state(), self._reference_state()
         updated = _Difference.of("", after, theirs).error
         # With a learning rate of 1, a trained value changes by its gradient.
@@ -176,12 +185,14 @@ class _Comparison:
         allowed = TOLERANCE
         if TOLERANCE < worst <= MOST_ROUNDING:
             # Deep nets magnify rounding: torch's float32 has an error of its own.
-            _, exact = self._exact_step(state, x, y)
+            _, exact = self._exact_step(state, x, y, inputs)
             own = max(_relative_errors({name: theirs[name] for name in after}, exact).values())
             allowed = max(TOLERANCE, min(ROUNDING_FACTOR * own, MOST_ROUNDING))
         return Parity(loss=loss, gradient=gradient, updated=updated, steps=1, plain=worst), allowed
 
-    def _exact_step(self, state: State, x: FloatArray, y: Labels) -> tuple[Gradients, Gradients]:
+    def _exact_step(
+        self, state: State, x: FloatArray, y: Labels, inputs: JobInputs = NO_INPUTS
+    ) -> tuple[Gradients, Gradients]:
         """The gradients in float64, and the state after the step."""
         model = copy.deepcopy(self._model).double()
         model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
@@ -193,6 +204,7 @@ class _Comparison:
             labels.double() if labels.is_floating_point() else labels,
             learning_rate=LEARNING_RATE,
             prunable=self._manifest.prunable,
+            inputs=inputs,
         )
         return double.gradients, {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
 
@@ -214,7 +226,7 @@ class _Comparison:
     def _reference_state(self) -> State:
         return {name: tensor.detach().numpy() for name, tensor in self._model.state_dict().items()}
 
-    def _reference_step(self, state: State, x: FloatArray, y: Labels) -> ReferenceStep:
+    def _reference_step(self, state: State, x: FloatArray, y: Labels, inputs: JobInputs = NO_INPUTS) -> ReferenceStep:
         self._model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
         return reference_step(
             self._model,
@@ -223,6 +235,7 @@ class _Comparison:
             torch.from_numpy(y),
             learning_rate=LEARNING_RATE,
             prunable=self._manifest.prunable,
+            inputs=inputs,
         )
 
     def _pruned_start(self) -> State:

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from torch import nn
 
 from sparsyedge.edge.errors import ArtifactError, ConfigError
+from sparsyedge.edge.inference.template import strip_weights
 from sparsyedge.edge.model.artifacts import (
     LAST_WITH_API_FILES,
     MANIFEST_VERSION,
@@ -26,8 +27,8 @@ from sparsyedge.edge.model.artifacts import (
     StatedChoices,
     needed_features,
 )
-from sparsyedge.edge.model.methods import Method
-from sparsyedge.edge.model.training import FEATURE, PLAIN_SGD, Training, check_training
+from sparsyedge.edge.model.methods import WARMUP_FEATURE, Method
+from sparsyedge.edge.model.training import FEATURE, PLAIN_SGD, SHIFT_FEATURE, Training, check_training, check_votes
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.storage import sha256_file
 from sparsyedge.edge.tensors import model_id
@@ -37,6 +38,7 @@ from sparsyedge.export.general.graphs import write_general_graphs
 from sparsyedge.export.graph_facts import GraphFacts
 from sparsyedge.export.model_spec import AS_IT_IS, ModelChoices, ModelSpec, plain_name
 from sparsyedge.export.models import make_module, prunable_names, state_of, turn_into_weights
+from sparsyedge.export.sparse_start import start_sparse
 from sparsyedge.export.trace import OPSET
 
 __all__ = ["build_artifacts"]
@@ -53,6 +55,7 @@ FILE_NAMES: dict[FileRole, str] = {
     "inference": "inference.onnx",
     "sparse_plan": "sparse_plan.onnx",
     "sparse_step": "sparse_step.onnx",
+    "skeleton": "skeleton.onnx",
 }
 
 
@@ -85,7 +88,8 @@ def build_artifacts(
     `for_training_api` says whether to write the files of onnxruntime-training, which must then be installed; they know
     plain SGD only.
     """
-    check_training(training, spec.input_shape)
+    check_training(training, spec.input_shape, has_classes=spec.task == "classes")
+    check_votes(method, training)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"output folder {directory} exists and is not empty; choose another or remove it")
     model, holds_theta = make_module(spec, beta=method.beta, seed=seed, choices=choices)
@@ -95,6 +99,7 @@ def build_artifacts(
         staging = Path(temporary) / "artifacts"
         staging.mkdir()
         facts = _write_graphs(blueprint, model, holds_theta=holds_theta, staging=staging)
+        _write_skeleton(model, staging)
         Artifacts(staging, _describe(blueprint, model, facts, staging)).save_manifest()
         checked = check(Artifacts.load(staging), model)
         try:
@@ -120,13 +125,32 @@ def _write_graphs(blueprint: _Blueprint, model: nn.Module, *, holds_theta: bool,
     except ArtifactError as error:
         log.info("general layout: %s", error)
         return write_general_graphs(
-            model, spec, method, training, paths, pattern=blueprint.choices.prunable, holds_theta=holds_theta
+            model,
+            spec,
+            method,
+            training,
+            paths,
+            pattern=blueprint.choices.prunable,
+            holds_theta=holds_theta,
+            seed=blueprint.seed,
         )
     if holds_theta:
         turn_into_weights(model, method, prunable_names(model))
+    if method.starts_sparse:
+        start_sparse(model, sorted(prunable_names(model)), sparsity=method.sparsity, seed=blueprint.seed)
+    if holds_theta or method.starts_sparse:
         fused = read_fused(model, spec)  # its graphs hold the weights
+    # The API's graphs train dense models, and a run that starts sparse has none. They prune alike in every
+    # round, and standard ops have no norm with a gradient that zeros are kept out of.
     with_api = blueprint.for_training_api and training.is_plain
+    with_api = with_api and not (method.starts_sparse or method.warms_up or method.has_exact_norm)
     return write_fused_graphs(fused, model, method, training, paths, for_training_api=with_api)
+
+
+def _write_skeleton(model: nn.Module, staging: Path) -> None:
+    """Write what a device needs of the inference graph to make its model.onnx: all but the weights, which it has."""
+    inference = (staging / FILE_NAMES["inference"]).read_bytes()
+    (staging / FILE_NAMES["skeleton"]).write_bytes(strip_weights(inference, set(state_of(model))))
 
 
 def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, staging: Path) -> Manifest:
@@ -138,7 +162,12 @@ def _describe(blueprint: _Blueprint, model: nn.Module, facts: GraphFacts, stagin
     }
     momentum = next((m.momentum for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
     choices = blueprint.choices.stated()
-    features = (*needed_features(spec.input_shape, spec.task), *([] if training == PLAIN_SGD else [FEATURE]))
+    features = (
+        *needed_features(spec.input_shape, spec.task),
+        *([] if training == PLAIN_SGD else [FEATURE]),
+        *([SHIFT_FEATURE] if training.label_shift else []),
+        *([WARMUP_FEATURE] if blueprint.method.warms_up else []),
+    )
     return Manifest(
         # The oldest version that says it all: devices of earlier releases expect the files of the training API.
         version=LAST_WITH_API_FILES if "training" in files else MANIFEST_VERSION,

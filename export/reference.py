@@ -20,6 +20,7 @@ from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS, PLAIN_SGD, Training
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.export.dropout_mask import dropout_mask
 from sparsyedge.export.models import layer_weights
 from sparsyedge.export.own_module import train_mode
@@ -77,6 +78,7 @@ def reference_step(
     mixed: Mixed | None = None,
     prunable: Sequence[str] | None = None,
     dropout_seed: int = 0,
+    inputs: JobInputs = NO_INPUTS,
 ) -> ReferenceStep:
     """Take one step on the model in place, including BatchNorm's statistics; `backward` explains the arguments.
 
@@ -98,6 +100,7 @@ def reference_step(
         mixed=mixed,
         prunable=prunable,
         dropout_seed=dropout_seed,
+        inputs=inputs,
     )
     decay = 0.0 if training.optimizer == "adamw" else method.weight_decay
     gradients = {
@@ -169,26 +172,32 @@ def backward(
     mixed: Mixed | None = None,
     prunable: Sequence[str] | None = None,
     dropout_seed: int = 0,
+    inputs: JobInputs = NO_INPUTS,
 ) -> tuple[float, Choices]:
     """Run forward and backward on one batch; leaves gradients, without weight decay, in the parameters.
 
     `exponents` are the layers' exponents from the start of the round; without them, this step derives its own.
     `thresholds` are the round's input thresholds so far, for methods that keep them; the step adds new ones.
-    `training` says how labels are smoothed, `mixed` what samples are mixed with. `prunable` are all convolutions and
-    linear layers if left out.
+    `training` says how labels are smoothed, `mixed` what samples are mixed with, `inputs` what holds for the whole job.
+    `prunable` are all convolutions and linear layers if left out.
     """
     prunable = layer_weights(model) if prunable is None else prunable
     thetas = effective_weights(model, method, prunable, exponents or derive_exponents(model, method, prunable))
     # If the target sets the density of inputs, the first layer's input stays whole.
     pruned = prunable[1:] if method.activation_density == "target" else prunable
-    weights = {id(thetas[name]): name for name in pruned} if method.prune_activations else {}
+    prunes = method.prune_activations and not inputs.keeps_inputs
+    weights = {id(thetas[name]): name for name in pruned} if prunes else {}
     mode = _MethodMode(weights, method, {} if thresholds is None else thresholds, dropout_seed)
     with mode:
         logits = torch.func.functional_call(model, {**dict(model.named_parameters()), **thetas}, (x,))
+    if inputs.label_shift is not None:
+        logits = logits + torch.from_numpy(inputs.label_shift).to(logits)
     loss = _loss(logits, y, training.label_smoothing, mixed)
     loss.backward()  # type: ignore[no-untyped-call]
     if method.masks_gradients:
         _mask_gradients(model, prunable)
+    if method.freezes_zero_biases:
+        _mask_gradients(model, [name for name, _ in model.named_parameters() if name not in prunable])
     return float(loss.detach()), mode.choices
 
 
@@ -222,9 +231,7 @@ def effective_weights(
     thetas = {}
     for position, name in enumerate(prunable):
         w = model.get_parameter(name)
-        theta = (
-            w * w.abs() / _spectral_norm(w) if method.reparametrisation == "spectral" else _power(w, exponents[name])
-        )
+        theta = w * w.abs() / _norm(method, w) if method.reparametrisation == "spectral" else _power(w, exponents[name])
         if method.prune_weights != "none" and position > 0:
             # Straight-through: every weight gets the gradient, kept or not.
             theta = theta + (keep_largest(theta.detach(), method.density) - theta.detach())
@@ -251,8 +258,15 @@ def _spectral_norm(w: Tensor) -> Tensor:
     return torch.sqrt((right * right).sum() + 1e-12)
 
 
-def _mask_gradients(model: nn.Module, prunable: Sequence[str]) -> None:
-    for name in prunable:
+def _norm(method: Method, w: Tensor) -> Tensor:
+    """What `spectral` divides by: an estimate of the norm of |W|, or the norm of W."""
+    if not method.has_exact_norm:
+        return _spectral_norm(w)
+    return torch.sqrt(torch.linalg.matrix_norm(w.flatten(1), 2) ** 2 + 1e-12)
+
+
+def _mask_gradients(model: nn.Module, names: Sequence[str]) -> None:
+    for name in names:
         w = model.get_parameter(name)
         if w.grad is not None:
             w.grad[w.detach() == 0] = 0

@@ -162,12 +162,16 @@ def _add_density(graph: onnx.GraphProto, density: Fraction) -> None:
         graph.initializer.append(density_tensor(density))
 
 
-def insert_gradient_masks(model: onnx.ModelProto) -> None:
-    """Clear the gradient of every weight that is exactly zero, before weight decay, which adds nothing to zero."""
+def insert_gradient_masks(model: onnx.ModelProto, *, biases: bool) -> None:
+    """Clear the gradient of every weight that is exactly zero, before weight decay, which adds nothing to zero.
+
+    With `biases`, do the same to all other parameters that train.
+    """
+    masked_operators = ("PowerPropGrad", "DecayGrad") if biases else ("PowerPropGrad",)
     graph = model.graph
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        if node.op_type == "PowerPropGrad":
+        if node.op_type in masked_operators:
             gradient, weight = node.input[0], node.input[1]
             absent, masked = f"{weight}.is_zero", f"{weight}.masked_grad"
             nodes.append(helper.make_node("Equal", [weight, ZERO], [absent], name=f"{weight}.Equal"))

@@ -20,6 +20,7 @@ from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import JobInputs, inputs_of
 from sparsyedge.edge.training.session import Session
 from sparsyedge.export.reference import derive_exponents, make_optimizer, optimizer_state, reference_step
 
@@ -31,6 +32,7 @@ TOLERANCE = 3e-5
 # A tensor that moves this little, beside the one that moves most, moves by rounding noise.
 VANISHING = 1e-6
 MIX = 0.75
+LATE_ROUND = 2**31
 
 Batch = tuple[FloatArray, Labels]
 
@@ -68,6 +70,7 @@ class _Walk:
         self._session = session
         self._manifest = manifest
         self._rate = rate
+        self._batches = 0
         self._model = model
         self._model.load_state_dict({name: torch.from_numpy(value) for name, value in start.items()}, strict=False)
         self._optimizer = make_optimizer(model, manifest.method, manifest.training)
@@ -79,7 +82,8 @@ class _Walk:
         self._session.load(before)
         self._session.load_optimizer_state(remembered)
         mixed = Mixed(np.roll(y, 1), MIX) if self._manifest.training.mixup else None
-        loss = self._session.train_step(x, y, self._rate, mixed)
+        inputs = self._inputs(y)
+        loss = self._session.train_step(x, y, self._rate, mixed, inputs=inputs)
         reference = reference_step(
             self._model,
             self._manifest.method,
@@ -92,6 +96,7 @@ class _Walk:
             optimizer=self._optimizer,
             mixed=mixed,
             prunable=self._manifest.prunable,
+            inputs=inputs,
         )
         error = max(
             abs(loss - reference.loss) / abs(reference.loss),
@@ -102,6 +107,11 @@ class _Walk:
             self._model.load_state_dict(weights)
             self._optimizer.load_state_dict(memory)
         return error
+
+    def _inputs(self, y: Labels) -> JobInputs:
+        """What a step is told on a device with these labels, in turns in a first round and in a late one."""
+        self._batches += 1
+        return inputs_of(self._manifest, y, round_number=1 if self._batches % 2 else LATE_ROUND)
 
     def _state(self) -> State:
         found = self._model.state_dict()

@@ -117,7 +117,7 @@ def _edit_generated(paths: Mapping[FileRole, Path], *, method: Method, prunable:
     if method.prune_weights != "none":
         rewrite.insert_weight_pruning(graphs["training"], prunable, method.density)
     if method.masks_gradients:
-        rewrite.insert_gradient_masks(graphs["training"])
+        rewrite.insert_gradient_masks(graphs["training"], biases=method.freezes_zero_biases)
     rewrite.freeze_batch_norms(graphs["eval"])
     rewrite.keep_outputs(graphs["eval"], [LOSS_NAME, LOGITS_NAME])
     for role, graph in graphs.items():

@@ -34,7 +34,7 @@ from sparsyedge.edge.model.training import OPTIMIZER_STEPS, Training
 from sparsyedge.edge.native import OP_DOMAIN
 from sparsyedge.export.rewrite import BETA, WEIGHT_DECAY
 
-__all__ = ["LEARNING_RATE", "UpdateNodes", "beta_name"]
+__all__ = ["LEARNING_RATE", "UpdateNodes", "beta_name", "norm_attributes"]
 
 LEARNING_RATE = "learning_rate"
 CLIP_SCALE = "sparsyedge.clip_scale"
@@ -42,6 +42,7 @@ CLIP_NORMS = "sparsyedge.gradient_norms"
 NO_CLIP = "sparsyedge.no_clip"
 NO_DECAY = "sparsyedge.no_decay"
 ONE_STEP = "sparsyedge.one_step"
+ZERO = "sparsyedge.zero_bias"
 
 Nodes = list[onnx.NodeProto]
 Shape = Sequence[int | str]
@@ -50,6 +51,11 @@ Shape = Sequence[int | str]
 def beta_name(method: Method, weight: str) -> str:
     """The name of a layer's exponent: its own, which the session supplies, or the shared one."""
     return exponent_name(weight) if method.reparametrisation == "auto-beta" else BETA
+
+
+def norm_attributes(method: Method) -> dict[str, int | float]:
+    """Which norm the ops of `spectral` divide by."""
+    return {"floor": NORM_FLOOR} | ({"exact": 1} if method.has_exact_norm else {})
 
 
 class UpdateNodes:
@@ -71,7 +77,7 @@ class UpdateNodes:
         """Update a prunable weight, as a matrix with a row per output; reads `{weight}.theta_grad`."""
         values, theta_grad, method = f"{weight}.values", f"{weight}.theta_grad", self._method
         is_spectral = method.reparametrisation == "spectral"
-        matrix = {"rows": rows, "columns": columns, "floor": NORM_FLOOR} if is_spectral else {}
+        matrix = {"rows": rows, "columns": columns, **norm_attributes(method)} if is_spectral else {}
         if self._is_plain:
             # The last factor of the gradient, weight decay and the update in one pass.
             operator, layer = (
@@ -93,7 +99,16 @@ class UpdateNodes:
 
     def parameter(self, name: str, shape: Shape) -> Nodes:
         """Update any other trainable parameter; reads `{name}.grad`."""
-        return self._update(name, f"{name}.grad", shape)
+        gradient = f"{name}.grad"
+        if not self._method.freezes_zero_biases:
+            return self._update(name, gradient, shape)
+        self._constant(ZERO, 0.0)
+        absent, masked = f"{name}.is_zero", f"{name}.masked_grad"
+        return [
+            helper.make_node("Equal", [name, ZERO], [absent], name=f"{name}.Equal"),
+            helper.make_node("Where", [absent, ZERO, gradient], [masked], name=f"{name}.Where"),
+            *self._update(name, masked, shape),
+        ]
 
     def finish(self) -> Nodes:
         """The updates that had to wait; call it once, after all others."""

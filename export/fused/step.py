@@ -16,14 +16,15 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
-from sparsyedge.edge.model.reparametrise import NORM_FLOOR, positions_name
+from sparsyedge.edge.model.reparametrise import positions_name
 from sparsyedge.edge.model.training import PLAIN_SGD, Training
 from sparsyedge.edge.native import OP_DOMAIN
+from sparsyedge.edge.training.job_inputs import LABEL_SHIFT, THRESHOLD_OF_ALL
 from sparsyedge.edge.training.sparse_session import LABELS_MIXED, MIX, THRESHOLD
 from sparsyedge.export.fused.layers import Bias, Conv, Layer, MaxPool, MeanPool, Network, Norm
 from sparsyedge.export.rewrite import BETA, DENSITY, OP_DOMAIN_VERSION, WEIGHT_DECAY, density_tensor
 from sparsyedge.export.trace import INPUT_NAME, OPSET
-from sparsyedge.export.update_nodes import LEARNING_RATE, UpdateNodes, beta_name
+from sparsyedge.export.update_nodes import LEARNING_RATE, UpdateNodes, beta_name, norm_attributes
 
 __all__ = ["LEARNING_RATE", "build_plan_graph", "build_sparse_step"]
 
@@ -82,9 +83,14 @@ class _Step:
         self.gradients[network.layers[-1].y] = _gradient(network.layers[-1].y)
 
     def _emit_loss(self, logits: str) -> None:
+        gradient = _gradient(logits)
+        if self.training.label_shift:
+            # A constant to the gradient, which is therefore that of the logits themselves.
+            self._emit("AddBias", [logits, LABEL_SHIFT, BATCH], [f"{logits}.shifted"])
+            logits = f"{logits}.shifted"
         smoothing = self.training.label_smoothing
         attributes = {"smoothing": smoothing} if smoothing else {}
-        outputs = [LOSS, _gradient(logits)]
+        outputs = [LOSS, gradient]
         if self.training.mixup:
             self._emit("SoftmaxLossMixed", [logits, LABELS, LABELS_MIXED, MIX], outputs, **attributes)
         else:
@@ -113,19 +119,26 @@ class _Step:
         if self._hands_on_threshold(conv):
             inputs += [*([] if counted else [""]), f"{name}{THRESHOLD}"]
             outputs.append(f"{name}{THRESHOLD}.new")
+        elif self.method.warms_up:
+            inputs += [*([] if counted else [""]), THRESHOLD_OF_ALL]
         self._emit("SaveActivation", inputs, outputs, **share)
 
     def _reparametrise(self, conv: Conv) -> str:
         """Turn a layer's values into the weights it computes with; returns their name."""
         name = conv.weight
         if self.method.reparametrisation == "spectral":
-            self._emit("SpectralProp", [f"{name}.values", positions_name(name)], [f"{name}.theta"], **_matrix(conv))
+            inputs = [f"{name}.values", positions_name(name)]
+            self._emit("SpectralProp", inputs, [f"{name}.theta"], **self._matrix(conv))
         else:
             self._emit("PowerProp", [f"{name}.values", self._beta(name), WEIGHT_DECAY], [f"{name}.theta"])
         if not self._prunes_weights(conv):
             return f"{name}.theta"
         self._emit("PruneActivation", [f"{name}.theta", DENSITY], [f"{name}.pruned_theta"])
         return f"{name}.pruned_theta"
+
+    def _matrix(self, conv: Conv) -> dict[str, int | float]:
+        """A layer's weights as a matrix with a row per output channel, and which norm of it to take."""
+        return {**_rows_and_columns(conv), **norm_attributes(self.method)}
 
     def _prunes_weights(self, conv: Conv) -> bool:
         return self.method.prune_weights != "none" and conv is not self.network.convs[0]
@@ -281,6 +294,10 @@ class _Step:
         if self.training.mixup:
             inputs.append(_value(LABELS_MIXED, TensorProto.INT64, [BATCH]))
             inputs.append(_value(MIX, TensorProto.FLOAT, [1]))
+        if self.training.label_shift:
+            inputs.append(_value(LABEL_SHIFT, TensorProto.FLOAT, [network.channels[network.layers[-1].y]]))
+        if self.method.warms_up:
+            inputs.append(_value(THRESHOLD_OF_ALL, TensorProto.FLOAT, [1]))
         outputs = [_value(LOSS, TensorProto.FLOAT, [1])]
         for conv in network.convs:
             name = conv.weight
@@ -331,11 +348,6 @@ def _geometry(conv: Conv) -> dict[str, int]:
         "pad_out": conv.halo_out,
         "grad_input": int(conv.needs_input_gradient),
     }
-
-
-def _matrix(conv: Conv) -> dict[str, int | float]:
-    """A layer's weights as a matrix with a row per output channel."""
-    return {**_rows_and_columns(conv), "floor": NORM_FLOOR}
 
 
 def _rows_and_columns(conv: Conv) -> dict[str, int]:

@@ -11,8 +11,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from sparsyedge.edge.native import OP_DOMAIN
+from sparsyedge.edge.training.job_inputs import THRESHOLD_OF_ALL
 
-__all__ = ["Choice", "Expansion", "Weight"]
+__all__ = ["PRUNES_INPUTS", "Choice", "Expansion", "Weight"]
+
+PRUNES_INPUTS = "prunes_inputs"
+"""Whether `THRESHOLD_OF_ALL` is negative, for the ops that have no threshold as input."""
 
 Nodes = list[onnx.NodeProto]
 
@@ -38,6 +42,8 @@ class Weight:
     """Attributes of SaveInput and PruneActivation."""
     counted: str | None = None
     """Values whose zeros set how much of the input is kept."""
+    warms_up: bool = False
+    """Whether `THRESHOLD_OF_ALL` may keep the whole input."""
 
     @property
     def is_prunable(self) -> bool:
@@ -78,6 +84,8 @@ class Expansion:
             *_dense_forward(x, weight, bias, f"{y}.d", channels_last=channels_last, matrix=matrix),
         ]
         counted = [weight.counted] if weight.counted else []
+        if weight.warms_up:
+            counted = [weight.counted or "", THRESHOLD_OF_ALL]
         save = _ours(
             "SaveInput",
             [x, choice.plan, *counted],
@@ -146,7 +154,11 @@ class Expansion:
             return [_ours("PruneActivation", [x, "sparsyedge.density"], [y])]
         if weight.saving == {"prune": 0}:
             return [_standard("Identity", [x], [y])]
-        return [_ours("PruneActivation", [x, weight.name], [y], least=weight.saving["least"])]
+        least = weight.saving["least"]
+        if not weight.warms_up:
+            return [_ours("PruneActivation", [x, weight.name], [y], least=least)]
+        pruned = [_ours("PruneActivation", [x, weight.name], [f"{y}.pruned"], least=least)]
+        return [_either(PRUNES_INPUTS, pruned, [_standard("Identity", [x], [f"{y}.whole"])], y)]
 
     def _convolution_grad_input(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> Nodes:
         dy, w = node.input

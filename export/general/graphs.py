@@ -19,6 +19,7 @@ from sparsyedge.export.graph_facts import GraphFacts
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.export.models import state_of, turn_into_weights
 from sparsyedge.export.own_module import choose_prunable
+from sparsyedge.export.sparse_start import start_sparse
 
 __all__ = ["write_general_graphs"]
 
@@ -32,11 +33,12 @@ def write_general_graphs(
     *,
     pattern: str | None,
     holds_theta: bool,
+    seed: int,
 ) -> GraphFacts:
     """Write all files but the manifest and those of the training API, which knows plain networks only.
 
     `pattern` names the prunable parameters; without one they are the weights of convolutions and linear layers. If the
-    module holds theta, its prunable parameters become w.
+    module holds theta, its prunable parameters become w. The seed decides which weights a sparse start keeps.
     """
     step = trace_step(model, spec, training)
     traced = step_graph(step, {name: tensor.detach() for name, tensor in _tensors(model).items()}, spec, training)
@@ -44,6 +46,8 @@ def write_general_graphs(
     prunable = choose_prunable(trainable, list(step.layers), pattern, shared=step.layers.shared)
     if holds_theta:
         turn_into_weights(model, method, prunable)
+    if method.starts_sparse:
+        start_sparse(model, prunable, sparsity=method.sparsity, seed=seed)
     state = state_of(model)
     inference = inference_graph(model, spec)
     onnx.checker.check_model(inference)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from sparsyedge.edge.errors import ArtifactError
 from sparsyedge.edge.model.training import Training
+from sparsyedge.edge.training.job_inputs import LABEL_SHIFT
 from sparsyedge.edge.training.sparse_session import LABELS_MIXED, MIX, SEED
 from sparsyedge.export.general.refusals import explain_trace, op_places
 from sparsyedge.export.general.substitute import Layers, substitute
@@ -56,7 +57,9 @@ class _LossOf(nn.Module):
     def forward(
         self, x: Tensor, labels: Tensor, seed: Tensor, labels_mixed: Tensor | None = None, mix: Tensor | None = None
     ) -> Tensor:
-        logits = self.model(x)
+        return self._loss(self.model(x), labels, labels_mixed, mix)
+
+    def _loss(self, logits: Tensor, labels: Tensor, labels_mixed: Tensor | None, mix: Tensor | None) -> Tensor:
         if self._spec.task == "regression":
             return functional.mse_loss(logits, labels)
         loss = functional.cross_entropy(logits, labels, label_smoothing=self._smoothing)
@@ -66,18 +69,34 @@ class _LossOf(nn.Module):
         return (mix * loss + (1 - mix) * other).sum()  # `mix` is one number
 
 
+class _ShiftedLossOf(_LossOf):
+    """The same, with an input that is added to the logits."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        labels: Tensor,
+        seed: Tensor,
+        label_shift: Tensor,
+        labels_mixed: Tensor | None = None,
+        mix: Tensor | None = None,
+    ) -> Tensor:
+        return self._loss(self.model(x) + label_shift, labels, labels_mixed, mix)
+
+
 def trace_step(model: nn.Module, spec: ModelSpec, training: Training) -> StepProgram:
     """The program of one step of a module in training mode; raises ArtifactError if torch cannot export it."""
     samples = torch.export.Dim("batch", min=2, max=_MOST_SAMPLES)
     inputs = example_inputs(spec, training)
     shapes = tuple({0: samples} if name in PER_SAMPLE else None for name in inputs)
+    loss_of = _ShiftedLossOf if training.label_shift else _LossOf
     with quiet():
         # Imported here because it brings torch's compiler, which takes most of a second.
         from torch.export.experimental import _export_forward_backward
 
         try:
             traced = torch.export.export(
-                _LossOf(train_mode(model), spec, smoothing=training.label_smoothing),
+                loss_of(train_mode(model), spec, smoothing=training.label_smoothing),
                 tuple(inputs.values()),
                 dynamic_shapes=shapes,
                 strict=False,
@@ -130,6 +149,8 @@ def example_inputs(spec: ModelSpec, training: Training) -> dict[str, Tensor]:
         "labels": numbers if spec.task == "regression" else classes,
         SEED: torch.zeros(1, dtype=torch.int64),
     }
+    if training.label_shift:
+        inputs[LABEL_SHIFT] = torch.zeros(spec.classes)
     # Labels that are numbers are mixed before the step, like the samples.
     mixes = training.mixup and spec.task == "classes"
     # A copy: torch takes the same tensor for the same input.

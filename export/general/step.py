@@ -18,17 +18,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import FLOOR_STEPS, Method
-from sparsyedge.edge.model.reparametrise import NORM_FLOOR, positions_name
+from sparsyedge.edge.model.reparametrise import positions_name
 from sparsyedge.edge.model.training import Training
 from sparsyedge.edge.native import OP_DOMAIN
+from sparsyedge.edge.training.job_inputs import THRESHOLD_OF_ALL
 from sparsyedge.edge.training.sparse_session import SPARSE
-from sparsyedge.export.general.expand import Choice, Expansion, Weight
+from sparsyedge.export.general.expand import PRUNES_INPUTS, Choice, Expansion, Weight
 from sparsyedge.export.general.onnx_program import IR_VERSION, OPSET, TRACED_DOMAIN
 from sparsyedge.export.general.substitute import Layers
 from sparsyedge.export.rewrite import BETA, DENSITY, OP_DOMAIN_VERSION, WEIGHT_DECAY, density_tensor
-from sparsyedge.export.update_nodes import LEARNING_RATE, UpdateNodes, beta_name
+from sparsyedge.export.update_nodes import LEARNING_RATE, UpdateNodes, beta_name, norm_attributes
 
 __all__ = ["Network", "build_plan_graph", "build_step_graph"]
+
+NOTHING = "sparsyedge.zero"
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class _Step:
 
     def model(self) -> onnx.ModelProto:
         traced = self._network.traced.graph
+        if self._method.warms_up:
+            self._nodes.append(helper.make_node("Less", [THRESHOLD_OF_ALL, NOTHING], [PRUNES_INPUTS]))
         for name in self._network.prunable:
             self._nodes += self._theta(name)
         unnamed = {name: Weight(name, shape) for name, shape in self._network.layers.unnamed.items()}
@@ -106,7 +111,7 @@ class _Step:
         rows, columns = _matrix(self._network.shapes[name])
         if method.reparametrisation == "spectral":
             inputs = [f"{name}.values", positions_name(name)]
-            nodes = [_ours("SpectralProp", inputs, [theta], rows=rows, columns=columns, floor=NORM_FLOOR)]
+            nodes = [_ours("SpectralProp", inputs, [theta], rows=rows, columns=columns, **norm_attributes(method))]
         else:
             nodes = [_ours("PowerProp", [f"{name}.values", beta_name(method, name), WEIGHT_DECAY], [theta])]
         if self._prunes(name):
@@ -134,7 +139,14 @@ class _Step:
         if name not in self._network.prunable:
             return Weight(name, shape)
         choice = Choice(f"{name}{SPARSE}", self._used(name), f"{name}.plan") if name in self._sparse else None
-        return Weight(name, shape, choice=choice, saving=self._saving(name), counted=self._counted(name))
+        return Weight(
+            name,
+            shape,
+            choice=choice,
+            saving=self._saving(name),
+            counted=self._counted(name),
+            warms_up=self._method.warms_up,
+        )
 
     def _saving(self, name: str) -> dict[str, int]:
         """How much of a layer's input its weight gradient sees, as attributes of SaveInput."""
@@ -169,6 +181,8 @@ class _Step:
         used = {name for node in self._nodes for name in _reads(node)}
         inputs = [each for each in traced.input if each.name not in prunable and each.name in used]
         inputs.append(_value(LEARNING_RATE, TensorProto.FLOAT, [1]))
+        if self._method.warms_up:
+            inputs.append(_value(THRESHOLD_OF_ALL, TensorProto.FLOAT, [1]))
         outputs = [_value("loss", TensorProto.FLOAT, [])]
         for name in self._network.prunable:
             values, size = f"{name}.values", f"{name}.nnz"
@@ -196,6 +210,8 @@ class _Step:
         yield numpy_helper.from_array(np.array([self._method.weight_decay], dtype=np.float32), WEIGHT_DECAY)
         if self._method.prune_weights != "none" or self._method.activation_density == "target":
             yield density_tensor(self._method.density)
+        if self._method.warms_up:
+            yield numpy_helper.from_array(np.zeros(1, dtype=np.float32), NOTHING)
         for name in self._network.prunable:
             if name not in self._sparse:
                 yield numpy_helper.from_array(np.array(self._network.shapes[name], dtype=np.int64), f"{name}.shape")
