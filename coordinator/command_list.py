@@ -12,3 +12,8 @@ COORDINATOR = Command(
     "lead a fleet through the rounds of a run",
     extra="coordinator",
 )
+FLEET = Command(
+    "sparsyedge.coordinator.commands.fleet_command:main",
+    "upgrade the devices of a secured fleet over the air",
+    extra="coordinator",
+)

@@ -10,6 +10,7 @@ import msgspec
 
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, ServerOptimizerConfig, check_aggregation
 from sparsyedge.coordinator.blobs_config import BlobsConfig, check_blobs
+from sparsyedge.coordinator.delivery_config import DeliveryConfig, check_delivery, check_delivery_of
 from sparsyedge.coordinator.rounds.cohort import Policy
 from sparsyedge.coordinator.run_tables import file_config
 from sparsyedge.edge.config import BrokerConfig, Brokers, Identifier, Section, load_config
@@ -17,8 +18,8 @@ from sparsyedge.edge.config_paths import DatasetKey, PathKey
 from sparsyedge.edge.cores import MAX_THREADS, available_cores
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
-from sparsyedge.edge.model.training import TrainingConfig, training_of
-from sparsyedge.edge.protocol.messages import MAX_EPOCHS
+from sparsyedge.edge.model.training import PLAIN_SGD, TrainingConfig, check_votes, training_of
+from sparsyedge.edge.protocol.messages import MAX_EPOCHS, MAX_HOLDOUT
 from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, Codec
 
 __all__ = [
@@ -89,11 +90,14 @@ class RunConfig(Section, frozen=True, kw_only=True):
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=7 * 86_400)] | None = None
     """How many seconds a round waits; if left out, learned from each device's past."""
     selection: Policy = "uniform"
-    """How to pick the cohort from the devices online: `uniform` draws lots, `round-robin` takes turns."""
+    """How to pick the cohort from the devices online: `uniform` draws lots, `round-robin` takes turns, `balanced` takes
+    turns such that classes come out even, which devices then tell."""
     aggregation: AggregationConfig | None = None
     """How to combine updates; if left out, with a rule that hostile members cannot outvote."""
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     """How the coordinator applies the mean of a round's updates."""
+    delivery: DeliveryConfig = DeliveryConfig()
+    """Which model to evaluate and deliver."""
     seed: Seed = 1337
     """Seeds the choice of cohorts and the order of batches."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
@@ -104,6 +108,10 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """Rounds between evaluations; the last round is always evaluated."""
     eval_may_lag: bool = False
     """Whether the next round opens while a model is still being evaluated; the last model is always waited for."""
+    eval_devices_every: Annotated[int, msgspec.Meta(ge=0)] = 1
+    """Rounds between evaluations on devices, for those that have data for it; 0 for none."""
+    holdout: Annotated[float, msgspec.Meta(ge=0, le=MAX_HOLDOUT)] = 0.0
+    """The share of its samples that a device without a test part evaluates on and never trains on."""
     broker: Brokers = BrokerConfig()
     """The broker of a fleet without an authority, or as `[[broker]]` the nodes of its cluster."""
     authority: PathKey | None = None
@@ -124,6 +132,11 @@ class RunConfig(Section, frozen=True, kw_only=True):
     def devices_needed(self) -> int:
         """How many devices must be online for round 1 to open."""
         return self.cohort_size if self.min_devices is None else self.min_devices
+
+    @property
+    def cohort_seed(self) -> int:
+        """What decides cohorts; a config that extends this one may have another seed for them alone."""
+        return self.seed
 
     @property
     def bounded_aggregation(self) -> AggregationConfig | None:
@@ -171,10 +184,12 @@ def load_run_config_as(kind: type[Config], path: Path) -> Config:
 
 def check_run_config(config: RunConfig) -> None:
     """Raise ConfigError for values that contradict each other, and for an unknown method."""
+    check_delivery(config.delivery)
     if config.method is not None:
-        method_of(config.method)
-    if config.training is not None:
-        training_of(config.training)
+        check_delivery_of(config.delivery, method_of(config.method))
+    training = PLAIN_SGD if config.training is None else training_of(config.training)
+    if config.method is not None:
+        check_votes(method_of(config.method), training)
     if config.updates_needed > config.cohort_size:
         raise ConfigError(
             f"key `min_updates` has value {config.updates_needed}: a cohort of `cohort_size` = {config.cohort_size} "

@@ -16,11 +16,11 @@ from sparsyedge.coordinator.rounds.learning_rates import learning_rate
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.model.artifacts import Artifacts
 
-__all__ = ["check_same_run", "finished_text", "resume_store"]
+__all__ = ["check_same_run", "finished_text", "recorded_config", "resume_store"]
 
 MAY_CHANGE = frozenset(
     {"artifacts", "run_dir", "data_dir", "authority", "threads", "ingest_workers", "eval_may_lag"}
-    | {"broker", "blobs", "deadline_s"}
+    | {"broker", "blobs", "deadline_s", "eval_devices_every"}
 )
 """Paths, and how long to wait. Changing any other key would give a different model."""
 WITH_ROUNDS = frozenset({"rounds", "learning_rate"})
@@ -59,7 +59,7 @@ def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> 
 
     With `longer`, the number of rounds may change, and with it the learning rates of the rounds still to come.
     """
-    before = _config_before(config, store)
+    before = _config_before(type(config), config.run_path, store)
     may_change = MAY_CHANGE | (WITH_ROUNDS if longer and config.rounds != before.rounds else frozenset())
     for key in config.__struct_fields__:
         old, new = getattr(before, key), getattr(config, key)
@@ -72,21 +72,29 @@ def check_same_run(config: RunConfig, store: Store, *, longer: bool = False) -> 
     return before
 
 
-def _config_before(config: RunConfig, store: Store) -> RunConfig:
-    """The run's recorded config, as the same type."""
+def recorded_config(store: Store, run_dir: Path) -> RunConfig:
+    """The config that a run goes on with, in the directory where it is now.
+
+    Raises RunError if another command began the run.
+    """
+    return msgspec.structs.replace(_config_before(RunConfig, run_dir, store), run_dir=str(run_dir.resolve()))
+
+
+def _config_before(kind: type[RunConfig], run_dir: Path, store: Store) -> RunConfig:
+    """The run's recorded config, as this type."""
     try:
         content = msgspec.json.decode(store.config(), type=dict[str, Any])
-        for key in set(content) - set(config.__struct_fields__):
+        for key in set(content) - set(kind.__struct_fields__):
             # Another command's key; null means the same as no key.
             if content.pop(key) is not None:
                 raise RunError(
-                    f"the run in {config.run_path} was begun with `{key}`, by another command; go on with that "
+                    f"the run in {run_dir} was begun with `{key}`, by another command; go on with that "
                     "command, or choose another `run_dir`"
                 )
-        return msgspec.convert(content, type(config))
+        return msgspec.convert(content, kind)
     except msgspec.DecodeError as error:
         raise RunError(
-            f"the config of the run in {config.run_path} cannot be read ({error}); use the sparsyedge that made the run"
+            f"the config of the run in {run_dir} cannot be read ({error}); use the sparsyedge that made the run"
         ) from error
 
 

@@ -29,6 +29,8 @@ MOST_ENTRIES = 1 << 20
 MOST_COLUMNS = 1 << 13
 DEVICES = 256
 """Rows of a matrix at most."""
+FEW_DEVICES = 32
+"""The same where a row has all entries of the tensors that are not pruned."""
 
 
 class Comparison(NamedTuple):
@@ -139,20 +141,26 @@ def _matrix(
     return matrix, squares
 
 
-def _chunks(devices: int) -> Iterator[range]:
-    return (range(start, min(start + DEVICES, devices)) for start in range(0, devices, DEVICES))
+def _chunks(devices: int, length: int = DEVICES) -> Iterator[range]:
+    return (range(start, min(start + length, devices)) for start in range(0, devices, length))
 
 
 def _compare_others(updates: RoundEntries, found: Comparison) -> None:
     base = updates.base
     trained = np.repeat(base.trained[len(base.layout.weights) :], np.diff(base.layout.other_starts))[updates.moving]
     near = base.flat.others[updates.moving][trained].astype(np.float64)
+    length = max(1, MOST_ENTRIES // max(1, len(found.peers)))
 
-    def changes(devices: Sequence[int]) -> Numbers:
-        return np.stack([updates.others(updates.members[device])[trained] - near for device in devices])
+    def changes(devices: Sequence[int], part: slice) -> Numbers:
+        rows = np.empty((len(devices), near[part].size))
+        for row, device in enumerate(devices):
+            np.subtract(updates.others(updates.members[device])[trained][part], near[part], out=rows[row])
+        return rows
 
-    theirs = changes(found.peers)
-    for chunk in _chunks(len(updates.members)):
-        rows = changes(chunk)
-        found.squares[list(chunk)] += np.einsum("ij,ij->i", rows, rows)
-        found.products[list(chunk)] += rows @ theirs.T
+    for start in range(0, near.size, length):
+        part = slice(start, start + length)
+        theirs = changes(found.peers, part)
+        for chunk in _chunks(len(updates.members), FEW_DEVICES):
+            rows = changes(chunk, part)
+            found.squares[list(chunk)] += np.einsum("ij,ij->i", rows, rows)
+            found.products[list(chunk)] += rows @ theirs.T

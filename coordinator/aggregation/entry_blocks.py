@@ -13,7 +13,7 @@ from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.aggregation.round_entries import Listed, RoundEntries
 from sparsyedge.edge.tensors import FloatArray
 
-__all__ = ["EntryBlock", "kept_places", "other_blocks", "weight_blocks"]
+__all__ = ["EntryBlock", "entry_stretches", "kept_places", "other_blocks", "weight_blocks"]
 
 BLOCK_ENTRIES = 1 << 21
 """Entries per matrix, over all devices."""
@@ -32,14 +32,17 @@ class EntryBlock(NamedTuple):
     """(devices, positions): whether the device keeps it."""
 
 
-def weight_blocks(updates: RoundEntries) -> Iterator[EntryBlock]:
-    """The entries of all weights, in order."""
+def entry_stretches(updates: RoundEntries) -> Iterator[tuple[int, int]]:
+    """Stretches of the weights that are short enough to look at all devices at once."""
     devices = max(1, len(updates.members))
-    length = min(MOST_BLOCKS, max(1, BLOCK_ENTRIES // devices // updates.block))
-    for first, last in stretches(updates.blocks, length):
-        found = [listed for _, listed in updates.listed(first, last)]
-        size = min(last * updates.block, updates.base.layout.weight_entries) - first * updates.block
-        yield from _cut(found, updates.base, first * updates.block, size, columns=max(1, BLOCK_ENTRIES // devices))
+    return stretches(updates.blocks, min(MOST_BLOCKS, max(1, BLOCK_ENTRIES // devices // updates.block)))
+
+
+def weight_blocks(updates: RoundEntries, first: int, last: int) -> Iterator[EntryBlock]:
+    """The entries of the weights from block `first` up to block `last`, in order."""
+    found = [listed for _, listed in updates.listed(first, last)]
+    columns = max(1, BLOCK_ENTRIES // max(1, len(updates.members)))
+    yield from _cut(found, updates.base, first * updates.block, updates.size(first, last), columns=columns)
 
 
 def other_blocks(updates: RoundEntries) -> Iterator[EntryBlock]:

@@ -50,7 +50,7 @@ def means_of_stretches(
 
 
 def _mean_of_stretch(updates: RoundEntries, first: int, last: int, total: float, *, senders_only: bool) -> FloatArray:
-    size = min(last * updates.block, updates.base.layout.weight_entries) - first * updates.block
+    size = updates.size(first, last)
     sums, senders = np.zeros(size), np.zeros(size if senders_only else 0)
     for weight, listed in updates.listed(first, last):
         _add(sums, listed, weight, first * updates.block)

@@ -28,32 +28,35 @@ class Measures:
     cosine: float
     kept: int
     """How many weights it keeps."""
+    norms: NDArray[np.float64]
+    """By tensor, weights first, the norm of the update itself."""
 
 
 def measure(update: FlatUpdate, base: RoundBase, products: Products, near: FloatArray) -> Measures:
     """Measure an update, given its products with its base and the base's entries where it has its own."""
     weights = len(base.layout.weights)
+    kept = int(products.nonzeros[:weights].sum())
+    # A codec may round a value to zero: then the entry is listed and still zero.
+    lists_zeros = kept < update.values.size
     l2, cosine = distance(products, base)
-    gone = (
-        base.squares[:weights].sum() - _kept_squares(update, products, near, weights) if base.zeros_are_pruned else 0.0
-    )
+    gone = 0.0
+    if base.zeros_are_pruned:
+        listed = float(products.listed_squares[:weights].sum())
+        gone = base.squares[:weights].sum() - (listed - _square_at_zeros(update, near) if lists_zeros else listed)
     return Measures(
-        change=base.changes(update, near),
+        change=base.changes(update, near, lists_zeros=lists_zeros),
         pruned=math.sqrt(max(0.0, float(gone))),
         l2=l2,
         cosine=cosine,
-        kept=int(products.nonzeros[:weights].sum()),
+        kept=kept,
+        norms=np.sqrt(products.squares),
     )
 
 
-def _kept_squares(update: FlatUpdate, products: Products, near: FloatArray, weights: int) -> float:
-    """The sum of squares of the base's entries that the update keeps."""
-    listed = float(products.listed_squares[:weights].sum())
-    if update.values.all():
-        return listed
-    # Some entries are listed and still zero: a codec may round a value to zero.
+def _square_at_zeros(update: FlatUpdate, near: FloatArray) -> float:
+    """The sum of squares of the base's entries where the update lists a zero."""
     zeros = near[update.values == 0].astype(np.float64)
-    return listed - float(np.einsum("i,i->", zeros, zeros))
+    return float(np.einsum("i,i->", zeros, zeros))
 
 
 def distance(products: Products, base: RoundBase) -> tuple[float, float]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 
+from sparsyedge.coordinator.aggregation.mask_votes import regrown, start_of_votes
 from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
+from sparsyedge.edge.model.allocation import prune_model
 from sparsyedge.edge.model.methods import Method
-from sparsyedge.edge.model.prune import prune_global, removed_count
+from sparsyedge.edge.model.prune import removed_count
 from sparsyedge.edge.tensors import State
 from sparsyedge.edge.wire.flat_frame import FlatUpdate, flatten
 
@@ -19,24 +22,35 @@ def masked(mean: FlatUpdate, updates: RoundEntries, *, round_number: int, rounds
     """Apply the method's mask for this round to the combined model of these updates."""
     manifest, layout = updates.base.manifest, updates.base.layout
     method = manifest.method
+    if method.votes_in(round_number):
+        return start_of_votes(updates)
+    if share := method.regrown_share(round_number):
+        # After the last round nobody would train what has grown.
+        return regrown(mean, updates.base, share if round_number < rounds else Fraction(0))
     densities = LayerDensities(manifest.prunable)
-    if method.mask in ("evolving", "layer-density"):
+    if method.prunes_by_layer(round_number):
         densities.count(updates)
     elif method.mask not in ("fixed", "last-round"):
         return mean
     state = dict(mean.tensors(layout))
-    found = apply_mask_rule(method, state, densities, manifest.prunable, round_number=round_number, rounds=rounds)
+    found = apply_mask_rule(method, state, densities, manifest.positions, round_number=round_number, rounds=rounds)
     return mean if found is state else flatten(found, layout)
 
 
 def apply_mask_rule(
-    method: Method, mean: State, densities: LayerDensities, prunable: Sequence[str], *, round_number: int, rounds: int
+    method: Method,
+    mean: State,
+    densities: LayerDensities,
+    positions: Mapping[str, int],
+    *,
+    round_number: int,
+    rounds: int,
 ) -> State:
-    """Apply the method's mask for this round to the averaged model."""
+    """Apply the method's mask for this round to the averaged model; `positions` names the prunable layers."""
     first, last = round_number == 1, round_number == rounds
     if (method.mask == "fixed" and first) or (method.mask == "last-round" and last):
-        return prune_global(mean, prunable, method.sparsity)
-    if method.mask == "evolving" or (method.mask == "layer-density" and first):
+        return prune_model(method, mean, list(positions), method.sparsity, positions=positions)
+    if method.prunes_by_layer(round_number):
         return prune_layers(mean, densities.kept(mean, method.sparsity))
     return mean
 

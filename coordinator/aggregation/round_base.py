@@ -7,8 +7,6 @@ non-zeros), so the work per update follows the entries that it keeps. Numpy and 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.tensors import FloatArray, Tensors
 from sparsyedge.edge.wire import native_codec as native
-from sparsyedge.edge.wire.flat_frame import FlatBase, FlatUpdate
+from sparsyedge.edge.wire.flat_frame import FlatBase, FlatUpdate, FoundOfBase
 from sparsyedge.edge.wire.flat_layout import FlatLayout, first_at
 from sparsyedge.edge.wire.sparse_tensor import bits_of
 
@@ -84,22 +82,27 @@ class RoundBase:
         return np.array([self.flat.held(index) for index in range(len(self.layout.weights))], dtype=np.int64)
 
     @cached_property
-    def pieces(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def pieces(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Where the pieces of all weights start, with the end of the last, and the weight of each."""
-        starts: list[int] = []
-        owners: list[int] = []
-        for index in range(len(self.layout.weights)):
-            first, last = self.layout.weight_starts[index : index + 2]
-            found = range(int(first), int(last), PIECE)
-            starts += found
-            owners += [index] * len(found)
-        return np.array([*starts, self.layout.weight_entries], dtype=np.int64), np.array(owners, dtype=np.int64)
+        return _pieces(self.layout.weight_starts)
+
+    @cached_property
+    def other_pieces(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The same for the other tensors."""
+        return _pieces(self.layout.other_starts)
 
     def near(self, update: FlatUpdate) -> FloatArray:
         """The base's entries where the update has its own."""
         if update.positions is None:
             return self.flat.weights
+        found = self._found(update)
+        if found is not None and found.near is not None:
+            return found.near
         return native.gather(bits_of(self.flat.weights), update.positions).view(np.float32)
+
+    def _found(self, update: FlatUpdate) -> FoundOfBase | None:
+        """What decoding the update found of this base; None if it was decoded against another."""
+        return update.found if update.found is not None and update.found.base is self.flat else None
 
     def starts(self, update: FlatUpdate) -> NDArray[np.int64]:
         """Where each weight's entries start in the update."""
@@ -136,38 +139,35 @@ class RoundBase:
         if 2 * common < held:
             return max(0.0, float(self.squares[index] - sums[2]))
         # Little is missing, and the difference of two large sums would not be exact.
+        found = self._found(update)
+        if found is not None and index in found.dropped:
+            return found.dropped[index]
         assert update.positions is not None
         kept = update.positions[starts[index] : starts[index + 1]]
         return native.missing_square(self.flat.nonzeros(index), kept)
 
-    def changes(self, update: FlatUpdate, near: FloatArray) -> Numbers:
-        """By tensor, the norm of the change to the entries that the update keeps."""
-        norms = [*self._weight_changes(update, near), *self._other_changes(update)]
-        return np.array(norms, dtype=np.float64)
-
-    def _weight_changes(self, update: FlatUpdate, near: FloatArray) -> Iterator[float]:
+    def changes(self, update: FlatUpdate, near: FloatArray, *, lists_zeros: bool) -> Numbers:
+        """By tensor, the norm of the change to the entries that the update keeps; some of those listed may be zero."""
         positions, values = update.positions, update.values
-        if self.zeros_are_pruned and not values.all():
+        if self.zeros_are_pruned and lists_zeros:
             kept = np.flatnonzero(values)
             positions = kept.astype(np.uint32) if positions is None else positions[kept]
             values, near = values[kept], near[kept]
         bounds, owners = self.pieces
         cuts = bounds if positions is None else first_at(positions, bounds)
-        sums = [0.0] * len(self.layout.weights)
-        for piece in np.flatnonzero(np.diff(cuts)).tolist():
-            part = slice(cuts[piece], cuts[piece + 1])
-            sums[owners[piece]] += _square(values[part].astype(np.float64) - near[part])
-        return map(math.sqrt, sums)
-
-    def _other_changes(self, update: FlatUpdate) -> Iterator[float]:
-        starts = self.layout.other_starts.tolist()
-        for first, last in itertools.pairwise(starts):
-            pieces = [slice(start, min(start + PIECE, last)) for start in range(first, last, PIECE)]
-            yield math.sqrt(
-                sum(_square(update.others[part].astype(np.float64) - self.flat.others[part]) for part in pieces)
-            )
+        count = len(self.layout.weights)
+        squares = np.zeros(count + len(self.layout.others))
+        native.change_squares(values, near, cuts, owners, squares[:count])
+        native.change_squares(update.others, self.flat.others, *self.other_pieces, squares[count:])
+        return np.sqrt(squares, out=squares)
 
 
-def _square(values: Numbers) -> float:
-    # Avoid BLAS: its sums depend on the number of threads.
-    return float(np.einsum("i,i->", values, values))
+def _pieces(starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Where the pieces of all tensors start, with the end of the last, and the tensor of each."""
+    found: list[int] = []
+    owners: list[int] = []
+    for index, (first, last) in enumerate(itertools.pairwise(starts.tolist())):
+        pieces = range(first, last, PIECE)
+        found += pieces
+        owners += [index] * len(pieces)
+    return np.array([*found, starts[-1]], dtype=np.int64), np.array(owners, dtype=np.int32)

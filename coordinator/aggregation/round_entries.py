@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation.round_base import RoundBase
+from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
 from sparsyedge.edge.wire.flat_layout import first_at
@@ -141,10 +142,20 @@ class StretchWorkers(Protocol):
     ) -> Iterator[tuple[int, FloatArray]]:
         """The start and the mean of each stretch of the weights, in order."""
 
+    def combinations(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], config: AggregationConfig
+    ) -> Iterator[tuple[int, FloatArray]]:
+        """The start of each stretch of the weights and what a rule that looks at single entries makes of it."""
+
     def comparisons(
         self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], peers: Sequence[int]
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """What each of these stretches adds to the products and to the squares of devices, in order."""
+
+    def squares_of_unit_sums(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], inverse: NDArray[np.float64]
+    ) -> Iterator[NDArray[np.float64]]:
+        """What each stretch adds to the squares of the sums of unit vectors, by weight, in order."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +177,10 @@ class RoundEntries:
     def block(self) -> int:
         """Entries per block."""
         return self.files[0].block
+
+    def size(self, first: int, last: int) -> int:
+        """How many entries the blocks from `first` up to `last` have."""
+        return min(last * self.block, self.base.layout.weight_entries) - first * self.block
 
     @property
     def weights(self) -> NDArray[np.float64]:

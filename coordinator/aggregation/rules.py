@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation.alignment import Comparison, compare
-from sparsyedge.coordinator.aggregation.entry_blocks import EntryBlock, other_blocks, weight_blocks
+from sparsyedge.coordinator.aggregation.entry_blocks import EntryBlock, entry_stretches, other_blocks, weight_blocks
 from sparsyedge.coordinator.aggregation.mean import average, gathered
 from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
 from sparsyedge.coordinator.aggregation_config import AggregationConfig, RuleName, least_for_krum
@@ -27,7 +27,7 @@ from sparsyedge.edge.model.methods import Method
 from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
 
-__all__ = ["RULES", "RoundContext", "Rule", "make_rule", "mean"]
+__all__ = ["RULES", "RoundContext", "Rule", "make_entry_rule", "make_rule", "mean"]
 
 Numbers = NDArray[np.float64]
 
@@ -92,17 +92,27 @@ class EntryRule(Rule):
         weights, others = updates.weights, updates.base.flat.others.copy()
         for block in other_blocks(updates):
             others[block.positions] = self._combined(block, weights, senders_only=False)
-        return gathered(self._parts(updates, weights), others, updates)
+        cut = list(entry_stretches(updates))
+        if updates.workers is None:
+            return gathered(self.parts(updates, cut), others, updates)
+        return gathered(updates.workers.combinations(updates, cut, self.config), others, updates)
 
-    def _parts(self, updates: RoundEntries, weights: Numbers) -> Iterator[tuple[int, FloatArray]]:
-        method, base = updates.base.manifest.method, updates.base.flat.weights
-        for block in weight_blocks(updates):
-            start, stop = int(block.positions[0]), int(block.positions[-1]) + 1
+    def parts(self, updates: RoundEntries, cut: Sequence[tuple[int, int]]) -> Iterator[tuple[int, FloatArray]]:
+        """The start and the combination of each of these stretches of the weights, in order."""
+        weights = updates.weights
+        for first, last in cut:
+            yield first * updates.block, self._part(updates, weights, first, last)
+
+    def _part(self, updates: RoundEntries, weights: Numbers, first: int, last: int) -> FloatArray:
+        method, start, size = updates.base.manifest.method, first * updates.block, updates.size(first, last)
+        part = np.zeros(size, dtype=np.float32)
+        if method.uplink == "delta":
             # Where devices prune changes, what nobody changed stays as it is.
-            part = base[start:stop].copy() if method.uplink == "delta" else np.zeros(stop - start, dtype=np.float32)
+            part[...] = updates.base.flat.weights[start : start + size]
+        for block in weight_blocks(updates, first, last):
             senders_only = method.aggregation == "nonzero-mean"
             part[block.positions - start] = self._combined(block, weights, senders_only=senders_only)
-            yield start, part
+        return part
 
     def _combined(self, block: EntryBlock, weights: Numbers, *, senders_only: bool) -> FloatArray:
         values = self.combine_entries(block, weights, senders_only=senders_only)
@@ -252,6 +262,13 @@ RULES: dict[RuleName, type[Rule]] = {
     "krum": Krum,
     "aligned": Aligned,
 }
+
+
+def make_entry_rule(config: AggregationConfig) -> EntryRule:
+    """Make a configured rule that looks at one entry at a time."""
+    rule = RULES[config.rule](config)
+    assert isinstance(rule, EntryRule)
+    return rule
 
 
 def make_rule(config: AggregationConfig, method: Method) -> Rule:

@@ -16,7 +16,7 @@ from sparsyedge.edge.native import library_path
 from sparsyedge.edge.security.signature import CONTEXT, SIGNATURE_NAME, check_signature
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["load_signature", "sign", "unsigned_libraries"]
+__all__ = ["load_signature", "sign", "sign_manifest", "unsigned_libraries"]
 
 
 def sign(
@@ -37,9 +37,16 @@ def sign(
     manifest = decode_manifest(content, source=str(path))
     # A crash between the two writes leaves a signature that does not match, so devices refuse the artifacts.
     write_atomically(path, content)
-    signature = authority.private_signing_key().sign(CONTEXT + content).hex()
-    write_atomically(directory / SIGNATURE_NAME, f"{signature}\n".encode())
+    sign_manifest(authority, directory, content)
     return Artifacts(directory, manifest)
+
+
+def sign_manifest(authority: Authority, directory: Path, content: bytes) -> str:
+    """Return the fleet's signature of this manifest, and keep it with the artifacts if it is theirs."""
+    signature = authority.private_signing_key().sign(CONTEXT + content).hex()
+    if (directory / MANIFEST_NAME).read_bytes() == content:
+        write_atomically(directory / SIGNATURE_NAME, f"{signature}\n".encode())
+    return signature
 
 
 def unsigned_libraries(authority: Authority, directory: Path) -> tuple[OpLibrary, ...]:

@@ -5,6 +5,9 @@
     coordinator.pem, .key      the coordinator          coordinator-ca.pem       its issuer, whose key is discarded
     signing.pub, signing.key   Ed25519, for artifacts and run keys
     crl.pem                    revoked certificates
+    rotation.json, next/       the authority that replaces this one, and how far that is (rotation.py); meanwhile ca.pem
+                               has the certificates of both, the present one's first
+    page-token.sha256, page.pem, page.key   who may see the live page (page_access.py)
     authority.sqlite           hashes of tokens, certificates, run keys, refusals (ledger.py)
     mosquitto.conf, members.acl, newcomers.acl, coordinator.acl, newcomers.passwords
     nodes/1, nodes/2, nodes/3  instead of the line above, where the broker is a cluster (cluster.py)
@@ -17,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +33,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparsyedge.coordinator.authority import certificates, mosquitto, nats
-from sparsyedge.coordinator.authority.cluster import LOCAL_NAMES, Cluster, Host, Node
-from sparsyedge.coordinator.authority.ledger import BUSY_TIMEOUT_S, Ledger
+from sparsyedge.coordinator.authority.cluster import LOCAL_NAMES, Cluster, Host, Node, keep_pair
+from sparsyedge.coordinator.authority.ledger import BUSY_TIMEOUT_S, TOKEN_LIFE_S, Ledger
 from sparsyedge.edge.config import MAX_BROKERS, BrokerConfig, DataConfig, Identifier, Port
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.protocol.channel import Channel
@@ -44,12 +47,13 @@ from sparsyedge.edge.storage import write_atomically
 __all__ = ["Authority", "Settings"]
 
 SETTINGS_NAME = "fleet.json"
+NEXT_NAME = "next"
 LISTS_LOCK_NAME = "lists.lock"
 MEMBER_PORT = 8883
 ENROL_PORT = 8884
 COORDINATOR_PORT = 8885
 CLUSTER_PORT = 6222
-ENTRY_DAYS = 2
+DAY_S = 24 * 3600.0
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -66,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         msgspec.UNSET
     )
     """The nodes of a NATS cluster; without them, the broker is a Mosquitto."""
+    announce: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether runs and `coordinator enrol` announce the broker by mDNS; if left out, they do beyond this machine."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +154,31 @@ class Authority:
         assert isinstance(key, Ed25519PrivateKey)
         return key
 
-    def issue(self, public: ec.EllipticCurvePublicKey, name: str, *, days: float | None = None) -> x509.Certificate:
-        """Issue a certificate that identifies the key's holder as `name` to the broker."""
+    @property
+    def next(self) -> Path:
+        """The folder of the authority that is to replace this one; it exists while that is under way."""
+        return self.folder / NEXT_NAME
+
+    def certificate(self, *, by_next: bool = False) -> x509.Certificate:
+        """The certificate of the authority, or of the next one."""
+        folder = self.next if by_next else self.folder
+        return x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+
+    def issue(
+        self, public: ec.EllipticCurvePublicKey, name: str, *, days: float | None = None, by_next: bool = False
+    ) -> x509.Certificate:
+        """Issue a certificate that identifies the key's holder as `name` to the broker.
+
+        `by_next` has the authority issue it that is to replace this one.
+        """
         life = {} if days is None else {"days": days}
         mark = None if self.cluster is None else certificates.SERIAL
-        return certificates.issue_member(self._certificate(), self._key(), public, name=name, mark=mark, **life)
+        issuer, key = self._pair(by_next=by_next)
+        return certificates.issue_member(issuer, key, public, name=name, mark=mark, **life)
+
+    def issue_page(self, public: ec.EllipticCurvePublicKey, hosts: Sequence[str]) -> x509.Certificate:
+        """Issue a certificate for the live page at these names and addresses."""
+        return certificates.issue_page(*self._pair(), public, hosts=hosts)
 
     @contextmanager
     def ledger(self, *, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Ledger]:
@@ -181,8 +207,11 @@ class Authority:
             if self.cluster is not None:
                 self.cluster.write_users(ledger)
                 return
-            revoked = certificates.revocation_list(self._certificate(), self._key(), ledger.revoked_serials())
-            write_atomically(self.folder / "crl.pem", revoked)
+            serials = ledger.revoked_serials()
+            # Brokers want a list of every authority in ca.pem.
+            pairs = [self._pair(), *([self._pair(by_next=True)] if (self.next / "ca.key").exists() else [])]
+            lists = [certificates.revocation_list(issuer, key, serials) for issuer, key in pairs]
+            write_atomically(self.folder / "crl.pem", b"".join(lists))
             for name, rules in mosquitto.access_lists(self.settings.fleet, ledger.denied()).items():
                 # Newer versions of Mosquitto refuse an access list that other users can read.
                 write_atomically(self.folder / name, rules.encode(), private=True)
@@ -193,9 +222,14 @@ class Authority:
         with self._writing_lists():
             self._write_newcomers(ledger)
 
-    def reload(self) -> bool:
-        """Make the broker reload its lists; returns False if it does not run here or cannot be signalled."""
-        return mosquitto.reload(self.folder) if self.cluster is None else self.cluster.reload()
+    def reload(self, *, patience_s: float = mosquitto.PATIENCE_S) -> bool:
+        """Make the broker reload its lists; returns False if it does not run here or cannot be signalled.
+
+        Waits for a Mosquitto that is at work, `patience_s` at most before it is told and as long afterwards.
+        """
+        if self.cluster is not None:
+            return self.cluster.reload()
+        return mosquitto.reload(self.folder, patience_s=patience_s)
 
     def _write_newcomers(self, ledger: Ledger) -> None:
         if self.cluster is not None:
@@ -213,7 +247,7 @@ class Authority:
 
     # ---- new devices -------------------------------------------------------------------------------------------------
 
-    def invite(self, device: str, *, data: DataConfig | None = None) -> DeviceFile:
+    def invite(self, device: str, *, data: DataConfig | None = None, token_life_s: float = TOKEN_LIFE_S) -> DeviceFile:
         """Make a new device's enrolment file with a fresh token; voids any earlier token of that device."""
         try:
             msgspec.convert(device, Identifier)
@@ -225,7 +259,7 @@ class Authority:
         if self.cluster is not None:
             nats.check_name(device, "a device")
         with self.ledger() as ledger:
-            token, expires_at = ledger.issue_token(device)
+            token, expires_at = ledger.issue_token(device, life_s=token_life_s)
             self.write_newcomers(ledger)
         self.reload()
         settings = self.settings
@@ -234,8 +268,8 @@ class Authority:
             device=device,
             fleet=settings.fleet,
             **self._places(device),
-            **self._entry(token),
-            ca=(self.folder / "ca.pem").read_text(encoding="ascii"),
+            **self._entry(token, days=token_life_s / DAY_S + 1),
+            ca=certificates.certificate_pem(self.certificate()).decode(),
             signing_key=self.signing_key,
             token=token,
             token_until=int(expires_at),
@@ -253,15 +287,14 @@ class Authority:
         more = tuple(BrokerConfig(host=node.host, port=node.port) for node in others)
         return {"host": first.host, "port": first.port, "enrol_port": first.port, "others": more}
 
-    def _entry(self, token: str) -> dict[str, Any]:
+    def _entry(self, token: str, *, days: float) -> dict[str, Any]:
         """The certificate and key that let a newcomer in where everybody needs one."""
         if self.cluster is None:
             return {}
         key = certificates.new_key()
         mark = nats.entry_mark(token_sha256(token))
-        issued = certificates.issue_member(
-            self._certificate(), self._key(), key.public_key(), name=nats.ENTRY, days=ENTRY_DAYS, mark=mark
-        )
+        issuer, own = self._pair()
+        issued = certificates.issue_member(issuer, own, key.public_key(), name=nats.ENTRY, days=days, mark=mark)
         return {
             "entry_certificate": certificates.certificate_pem(issued).decode(),
             "entry_key": private_pem(key).decode(),
@@ -269,24 +302,36 @@ class Authority:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    def make_next(self, folder: Path, *, number: int) -> None:
+        """Make the keys of an authority that can replace this one, in a folder of their own."""
+        self._make_authority(folder, name=f"{self.settings.fleet} {number}")
+
     def _make_keys(self) -> None:
+        self._make_coordinator()
+        self._make_authority(self.folder, name=self.settings.fleet)
+
+    def _make_authority(self, folder: Path, *, name: str) -> None:
+        """Make an authority, a signing key, and the certificates that brokers show."""
         key = certificates.new_key()
-        authority = certificates.make_authority(key, fleet=self.settings.fleet)
+        authority = certificates.make_authority(key, fleet=name)
         hosts = list(dict.fromkeys([*self.settings.hosts, *LOCAL_NAMES]))
         server = certificates.new_key()
-        self._keep("server", server, certificates.issue_server(authority, key, server.public_key(), hosts=hosts))
-        self._make_coordinator()
-        write_atomically(self.folder / "ca.pem", certificates.certificate_pem(authority))
+        issued = certificates.issue_server(authority, key, server.public_key(), hosts=hosts)
+        keep_pair(folder, "server", server, issued)
+        write_atomically(folder / "ca.pem", certificates.certificate_pem(authority))
         if self.cluster is not None:
-            self.cluster.make_keys(authority, key)
+            self.cluster.make_server_keys(folder, authority, key)
+            if folder == self.folder:
+                self.cluster.make_route_keys()
+                self.cluster.write_clients()
         signing = Ed25519PrivateKey.generate()
         private = signing.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        write_atomically(self.folder / "signing.key", private, private=True)
-        write_atomically(self.folder / "signing.pub", f"{signing.public_key().public_bytes_raw().hex()}\n".encode())
+        write_atomically(folder / "signing.key", private, private=True)
+        write_atomically(folder / "signing.pub", f"{signing.public_key().public_bytes_raw().hex()}\n".encode())
         # Write the authority's own key last: if it is missing, init was interrupted and may run again.
-        self._keep("ca", key, authority)
+        keep_pair(folder, "ca", key, authority)
 
     def _make_coordinator(self) -> None:
         """Certify the coordinator with a one-time authority; we discard its key, so it can certify nobody else."""
@@ -296,16 +341,17 @@ class Authority:
             authority, key, own.public_key(), name=mosquitto.COORDINATOR, days=certificates.AUTHORITY_DAYS
         )
         write_atomically(self.folder / "coordinator-ca.pem", certificates.certificate_pem(authority))
-        self._keep("coordinator", own, issued)
+        keep_pair(self.folder, "coordinator", own, issued)
 
-    def _keep(self, file: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        write_atomically(self.folder / f"{file}.pem", certificates.certificate_pem(certificate))
-        write_atomically(self.folder / f"{file}.key", private_pem(key), private=True)
-
-    def _certificate(self) -> x509.Certificate:
-        return x509.load_pem_x509_certificate((self.folder / "ca.pem").read_bytes())
-
-    def _key(self) -> ec.EllipticCurvePrivateKey:
-        key = serialization.load_pem_private_key((self.folder / "ca.key").read_bytes(), password=None)
+    def _pair(self, *, by_next: bool = False) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """The authority's certificate and key; raises SecurityError while another takes its place."""
+        folder = self.next if by_next else self.folder
+        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
-        return key
+        certificate = self.certificate(by_next=by_next)
+        if certificate.public_key() != key.public_key():
+            raise SecurityError(
+                f"{folder / 'ca.pem'} is not the certificate of {folder / 'ca.key'}: the authority is being replaced; "
+                f"try again, or run `sparsyedge coordinator rotate --status --dir {self.folder}`"
+            )
+        return certificate, key

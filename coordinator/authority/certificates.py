@@ -15,7 +15,9 @@ from sparsyedge.edge.errors import SecurityError
 
 __all__ = [
     "certificate_pem",
+    "first_pem",
     "issue_member",
+    "issue_page",
     "issue_peer",
     "issue_server",
     "make_authority",
@@ -26,6 +28,7 @@ __all__ = [
 
 AUTHORITY_DAYS = 20 * 365
 MEMBER_DAYS = 5 * 365
+PAGE_DAYS = 396
 # A board without a clock boots in 1970 or at its image's date, and must be able to enrol before it knows the time.
 # Also, a revocation list made while our own clock was ahead must not lock everybody out once the clock is corrected.
 VALID_FROM = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -61,6 +64,17 @@ def issue_server(
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     builder = _builder(_name(hosts[0][:64]), authority.subject, public, days=AUTHORITY_DAYS)
+    return _finish(builder.add_extension(names, critical=False), usage, authority, key)
+
+
+def issue_page(
+    authority: x509.Certificate, key: Key, public: ec.EllipticCurvePublicKey, *, hosts: Sequence[str]
+) -> x509.Certificate:
+    """Issue a certificate for browsers, some of which refuse one that is good for more than about a year."""
+    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    begin = _now() - datetime.timedelta(days=1)
+    builder = _builder(_name(hosts[0][:64]), authority.subject, public, days=PAGE_DAYS, begin=begin)
     return _finish(builder.add_extension(names, critical=False), usage, authority, key)
 
 
@@ -137,6 +151,11 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
+def first_pem(content: bytes) -> bytes:
+    """The first certificate of a PEM file that may hold several."""
+    return certificate_pem(x509.load_pem_x509_certificate(content))
+
+
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
@@ -144,6 +163,7 @@ def _builder(
     *,
     days: float,
     serial: int | None = None,
+    begin: datetime.datetime = VALID_FROM,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -151,7 +171,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number() if serial is None else serial)
-        .not_valid_before(VALID_FROM)
+        .not_valid_before(begin)
         .not_valid_after(_now() + datetime.timedelta(days=days))
     )
 

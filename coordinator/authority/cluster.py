@@ -20,7 +20,7 @@ from sparsyedge.edge.security.enrolment_messages import entry_reply
 from sparsyedge.edge.security.identity import private_pem
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["Cluster", "Host", "Node"]
+__all__ = ["Cluster", "Host", "Node", "keep_pair"]
 
 log = logging.getLogger(__name__)
 
@@ -52,21 +52,29 @@ class Cluster:
     bind: str
     nodes: tuple[Node, ...]
 
-    def make_keys(self, authority: x509.Certificate, key: certificates.Key) -> None:
-        """Certify every node for devices, and for the other nodes by a one-time authority whose key is discarded."""
-        routes_key = certificates.new_key()
-        routes = certificates.make_authority(routes_key, fleet=self.fleet)
-        clients = [(self.folder / f"{name}.pem").read_bytes() for name in ("ca", "coordinator-ca")]
+    def make_server_keys(self, folder: Path, authority: x509.Certificate, key: certificates.Key) -> None:
+        """Certify every node for devices, in the nodes' folders below `folder`."""
         for number, node in enumerate(self.nodes, start=1):
-            folder = node_folder(self.folder, number)
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            hosts = list(dict.fromkeys([node.host, *LOCAL_NAMES]))
-            server, route = certificates.new_key(), certificates.new_key()
-            _keep(folder, "server", server, certificates.issue_server(authority, key, server.public_key(), hosts=hosts))
-            peer = certificates.issue_peer(routes, routes_key, route.public_key(), hosts=hosts)
-            _keep(folder, "route", route, peer)
-            write_atomically(folder / "clients-ca.pem", b"".join(clients))
+            server = certificates.new_key()
+            issued = certificates.issue_server(authority, key, server.public_key(), hosts=_hosts(node))
+            keep_pair(_made(node_folder(folder, number)), "server", server, issued)
+
+    def make_route_keys(self) -> None:
+        """Certify every node for the other nodes, by a one-time authority whose key is discarded."""
+        key = certificates.new_key()
+        routes = certificates.make_authority(key, fleet=self.fleet)
+        for number, node in enumerate(self.nodes, start=1):
+            route, folder = certificates.new_key(), _made(node_folder(self.folder, number))
+            keep_pair(
+                folder, "route", route, certificates.issue_peer(routes, key, route.public_key(), hosts=_hosts(node))
+            )
             write_atomically(folder / "routes-ca.pem", certificates.certificate_pem(routes))
+
+    def write_clients(self) -> None:
+        """Write for every node whose certificates it takes."""
+        clients = b"".join((self.folder / f"{name}.pem").read_bytes() for name in ("ca", "coordinator-ca"))
+        for number in range(1, len(self.nodes) + 1):
+            write_atomically(node_folder(self.folder, number) / "clients-ca.pem", clients)
 
     def write_configuration(self) -> None:
         """Write every node's configuration."""
@@ -99,7 +107,7 @@ class Cluster:
             nats.newcomer(self.fleet, device, mark=nats.entry_mark(sha256), reply=entry_reply(sha256))
             for device, sha256 in ledger.token_hashes().items()
         ]
-        members = [nats.member(self.fleet, device, serial) for device, serial in ledger.valid_serials().items()]
+        members = [nats.member(self.fleet, device, serial) for device, serial in ledger.valid_serials()]
         return [nats.coordinator(self.fleet), *members, *newcomers]
 
     def reload(self) -> bool:
@@ -126,6 +134,16 @@ class Cluster:
         return folder, [nats.find(), "-c", str(folder / nats.CONFIGURATION_NAME)]
 
 
-def _keep(folder: Path, name: str, key: certificates.Key, certificate: x509.Certificate) -> None:
+def _hosts(node: Node) -> list[str]:
+    return list(dict.fromkeys([node.host, *LOCAL_NAMES]))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def keep_pair(folder: Path, name: str, key: certificates.Key, certificate: x509.Certificate) -> None:
+    """Write a certificate and its key, which only the owner can read."""
     write_atomically(folder / f"{name}.pem", certificates.certificate_pem(certificate))
     write_atomically(folder / f"{name}.key", private_pem(key), private=True)

@@ -20,11 +20,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from sparsyedge.coordinator.authority import certificates, mosquitto
 from sparsyedge.coordinator.authority.authority import Authority
-from sparsyedge.coordinator.authority.ledger import TOKEN_LIFE_S, Ledger, Token
+from sparsyedge.coordinator.authority.ledger import Ledger, Token
 from sparsyedge.coordinator.authority.newcomer_limits import MINUTE_S, Newcomers
+from sparsyedge.coordinator.authority.renewals import Renewals
+from sparsyedge.coordinator.authority.rotation import settle
+from sparsyedge.coordinator.authority.succession_desk import SuccessionDesk
 from sparsyedge.edge.errors import FrameError, SecurityError, SparsyedgeError
-from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.messages import Topics, decode, encode
+from sparsyedge.edge.protocol.channel import Connected, Received
+from sparsyedge.edge.protocol.messages import decode, encode
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.security.enrolment_messages import (
     MAX_REQUEST_BYTES,
     Enrolled,
@@ -45,6 +49,8 @@ WRITE_S = 1.0
 CROWD_PER_MINUTE = 6000
 """Warn above this. A thousand devices reconnecting after a broker restart make half as many connections."""
 DEAF_S = 10.0
+NO_PATIENCE_S = 0.0
+"""The desk does not wait for the broker, whose queue grows meanwhile in a flood; it tells it again a little later."""
 CLOCK_SLACK_S = 3600.0
 """How far the clock may be set back before today's tokens become invalid."""
 LOCK_NAME = "enrolment.lock"
@@ -93,13 +99,20 @@ class _Desk:
         self._deaf_until_s: dict[str, float] = {}
         """Devices that lost their token for asking too often, and until when to ignore their queued requests."""
         self._crowd_told_s = -MINUTE_S
+        self._renewals = Renewals(authority)
+        self._succession = SuccessionDesk(authority, self._link)
+        self._is_reload_due = False
+        """Whether the lists changed lately: the broker forgets what it is told while it reads them."""
 
     def serve(self, stopped: threading.Event) -> None:
         """Answer until `stopped`; raises LinkError or SecurityError on failure."""
         self._link.subscribe(self._topics.enrol_request("+"), as_published=True)
+        self._link.subscribe(self._topics.renewal_request("+"), as_published=True)
         if self._authority.cluster is None:
             self._link.subscribe(mosquitto.CONNECTIONS_TOPIC)
         try:
+            # A crash may have come in the middle of a rotation.
+            settle(self._authority)
             with self._authority.ledger() as ledger:
                 # The lists may come from an older sparsyedge, or a crash may have prevented the last write.
                 self._authority.write_lists(ledger)
@@ -116,13 +129,20 @@ class _Desk:
                 message = self._link.receive(POLL_S)
                 if isinstance(message, Received):
                     self._take(ledger, message)
+                elif isinstance(message, Connected):
+                    self._succession.tell()
                 if time.monotonic() - written_s >= WRITE_S:
-                    self._write_refused(ledger)
+                    self._write_down(ledger)
+                    self._succession.look()
+                    if self._is_reload_due:
+                        self._is_reload_due = False
+                        self._authority.reload(patience_s=NO_PATIENCE_S)
                     written_s = time.monotonic()
         finally:
-            self._write_refused(ledger)
+            self._write_down(ledger)
 
-    def _write_refused(self, ledger: Ledger) -> None:
+    def _write_down(self, ledger: Ledger) -> None:
+        self._succession.flush(ledger)
         if refused := self._newcomers.take_refused():
             ledger.count_refusals(refused)
 
@@ -130,6 +150,16 @@ class _Desk:
         """Handle one message. Cheap checks come first, so a flood costs no decoding, lookups or signatures."""
         if message.topic == mosquitto.CONNECTIONS_TOPIC:
             self._note_crowd(message.payload)
+            return
+        levels = self._topics.parse(message.topic)
+        if levels == ("round",):
+            self._succession.take_task(message.payload)
+            return
+        if levels[0] == "dev" and levels[-1] == "status":
+            self._succession.take(ledger, levels[1], message)
+            return
+        if levels[0] == "dev":
+            self._renew(ledger, levels[1], message)
             return
         device = message.topic.rpartition("/")[2]
         if time.monotonic() < self._deaf_until_s.get(device, 0.0):
@@ -142,6 +172,16 @@ class _Desk:
                 self._link.publish(message.topic, b"", retain=True)
         else:
             self._handle(ledger, device, message.payload)
+
+    def _renew(self, ledger: Ledger, device: str, message: Received) -> None:
+        """Answer a member that asks for a longer certificate."""
+        if message.retained:
+            if message.payload:
+                self._link.publish(message.topic, b"", retain=True)
+            return
+        reply = self._renewals.answer(ledger, device, message.payload, now_s=time.time())
+        if reply is not None:
+            self._link.publish(self._topics.renewal_reply(device), encode(reply))
 
     def _note_crowd(self, payload: bytes) -> None:
         try:
@@ -161,7 +201,8 @@ class _Desk:
         self._deaf_until_s[device] = time.monotonic() + DEAF_S
         ledger.void_token(device)
         self._authority.write_newcomers(ledger)
-        self._authority.reload()
+        self._authority.reload(patience_s=NO_PATIENCE_S)
+        self._is_reload_due = True
         self._newcomers.refuse(
             device, "it asked too often, and its token is void; find out why before you make another"
         )
@@ -184,6 +225,7 @@ class _Desk:
             self._newcomers.refuse(device, reply.reason)
         else:
             log.info("enrolled %s", device)
+            self._is_reload_due = True
         self._link.publish(self._topics.enrol_reply(request.reply), encode(reply))
 
 
@@ -216,7 +258,7 @@ def _check_token(ledger: Ledger, request: EnrolRequest, now_s: float) -> Token:
         raise SecurityError("the token is not one for this device; make one with `sparsyedge coordinator token`")
     if now_s > token.expires_at:
         raise SecurityError("the token has expired; make another with `sparsyedge coordinator token`")
-    if token.expires_at - now_s > TOKEN_LIFE_S + CLOCK_SLACK_S:
+    if token.expires_at - now_s > token.life_s + CLOCK_SLACK_S:
         # It could stay valid for years.
         raise SecurityError(
             "the token was made while the coordinator's clock was ahead; make another with "
@@ -247,5 +289,5 @@ def _certify(
     if authority.cluster is not None or ledger.was_member(request.device):
         # The new certificate revokes the earlier ones and lifts the ban on a revoked device. A cluster lists everybody.
         authority.write_lists(ledger)
-        authority.reload()
+        authority.reload(patience_s=NO_PATIENCE_S)
     return pem

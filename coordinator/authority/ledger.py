@@ -1,4 +1,4 @@
-"""authority.sqlite: tokens (only their hashes), certificates, run keys and refusals."""
+"""authority.sqlite: tokens (only their hashes), certificates, run keys, who follows a rotation, and refusals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from sparsyedge.coordinator.record.database import closed_on_error, open_databas
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.security.enrolment_messages import token_sha256
 
-__all__ = ["TOKEN_LIFE_S", "EnrolledDevice", "Ledger", "Refusal", "Token"]
+__all__ = ["MAX_TOKEN_LIFE_S", "MIN_TOKEN_LIFE_S", "TOKEN_LIFE_S", "EnrolledDevice", "Ledger", "Refusal", "Token"]
 
 TOKEN_BYTES = 32
 TOKEN_LIFE_S = 24 * 3600.0
+"""How long a token is good unless somebody chooses otherwise."""
+MIN_TOKEN_LIFE_S, MAX_TOKEN_LIFE_S = 600.0, 365 * 24 * 3600.0
 BUSY_TIMEOUT_S = 10.0
 
 SCHEMA = """
@@ -25,7 +27,8 @@ CREATE TABLE IF NOT EXISTS tokens (
     device TEXT NOT NULL,
     expires_at REAL NOT NULL,
     key_sha256 TEXT,
-    certificate TEXT
+    certificate TEXT,
+    life_s REAL NOT NULL DEFAULT 86400
 );
 CREATE TABLE IF NOT EXISTS certificates (
     serial TEXT PRIMARY KEY,
@@ -40,6 +43,12 @@ CREATE TABLE IF NOT EXISTS runs (
     run TEXT NOT NULL,
     key TEXT NOT NULL,
     led INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS followers (
+    device TEXT PRIMARY KEY,
+    number INTEGER NOT NULL DEFAULT 0,
+    seen_at REAL,
+    left_at INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS refusals (
     device TEXT NOT NULL,
@@ -57,6 +66,8 @@ class Token:
 
     device: str
     expires_at: float
+    life_s: float
+    """How long it was to be good when it was made."""
     key_sha256: str | None
     certificate: str | None
 
@@ -91,6 +102,7 @@ class Ledger:
             with closed_on_error(self._db):
                 self._db.executescript(SCHEMA)
                 self._add_certificates()
+                self._add_lives()
         except sqlite3.Error as error:
             raise SecurityError(f"cannot open the ledger {path}: {error}; restore it from a backup") from error
 
@@ -115,23 +127,36 @@ class Ledger:
     def _keeps_certificates(self) -> bool:
         return any(row["name"] == "certificate" for row in self._db.execute("PRAGMA table_info(certificates)"))
 
+    def _add_lives(self) -> None:
+        """Upgrade an old ledger, whose tokens were all good for a day."""
+        if self._keeps_lives():
+            return
+        with self._db as db:
+            db.execute("BEGIN IMMEDIATE")
+            if not self._keeps_lives():
+                db.execute("ALTER TABLE tokens ADD COLUMN life_s REAL NOT NULL DEFAULT 86400")
+
+    def _keeps_lives(self) -> bool:
+        return any(row["name"] == "life_s" for row in self._db.execute("PRAGMA table_info(tokens)"))
+
     # ---- tokens ------------------------------------------------------------------------------------------------------
 
-    def issue_token(self, device: str) -> tuple[str, float]:
+    def issue_token(self, device: str, *, life_s: float = TOKEN_LIFE_S) -> tuple[str, float]:
         """Issue a token for one enrolment and return it with its expiry time; voids the device's earlier token."""
-        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + TOKEN_LIFE_S
+        token, expires_at = secrets.token_urlsafe(TOKEN_BYTES), time.time() + life_s
         with self._db as db:
             db.execute("DELETE FROM tokens WHERE device = ?", (device,))
             db.execute(
-                "INSERT INTO tokens (sha256, device, expires_at) VALUES (?, ?, ?)",
-                (token_sha256(token), device, expires_at),
+                "INSERT INTO tokens (sha256, device, expires_at, life_s) VALUES (?, ?, ?, ?)",
+                (token_sha256(token), device, expires_at, life_s),
             )
         return token, expires_at
 
     def token(self, token: str) -> Token | None:
         """Look up a token; None if it was never issued or is void."""
         row = self._db.execute(
-            "SELECT device, expires_at, key_sha256, certificate FROM tokens WHERE sha256 = ?", (token_sha256(token),)
+            "SELECT device, expires_at, life_s, key_sha256, certificate FROM tokens WHERE sha256 = ?",
+            (token_sha256(token),),
         ).fetchone()
         return None if row is None else Token(**dict(row))
 
@@ -167,6 +192,8 @@ class Ledger:
                 "INSERT INTO certificates (serial, device, issued_at, expires_at, certificate) VALUES (?, ?, ?, ?, ?)",
                 (f"{serial:x}", device, now_s, expires_at, certificate),
             )
+            # It begins anew with what its file said.
+            db.execute("UPDATE followers SET number = 0 WHERE device = ?", (device,))
         return True
 
     def certificate(self, device: str) -> str | None:
@@ -188,21 +215,37 @@ class Ledger:
     def revoke(self, device: str) -> int:
         """Revoke all certificates of the device and void its tokens; returns how many certificates were valid."""
         with self._db as db:
-            db.execute("DELETE FROM tokens WHERE device = ?", (device,))
-            done = db.execute(
-                "UPDATE certificates SET revoked_at = ? WHERE device = ? AND revoked_at IS NULL", (time.time(), device)
-            )
-            return done.rowcount
+            return self._revoke(db, device)
+
+    def _revoke(self, db: sqlite3.Connection, device: str) -> int:
+        db.execute("DELETE FROM tokens WHERE device = ?", (device,))
+        done = db.execute(
+            "UPDATE certificates SET revoked_at = ? WHERE device = ? AND revoked_at IS NULL", (time.time(), device)
+        )
+        return done.rowcount
 
     def revoked_serials(self) -> list[int]:
         """The serial numbers of all revoked certificates."""
         rows = self._db.execute("SELECT serial FROM certificates WHERE revoked_at IS NOT NULL ORDER BY revoked_at")
         return [int(row["serial"], 16) for row in rows]
 
-    def valid_serials(self) -> dict[str, str]:
-        """Return the serial number, in hex, of each device's valid certificate."""
-        rows = self._db.execute("SELECT device, serial FROM certificates WHERE revoked_at IS NULL ORDER BY device")
-        return {row["device"]: row["serial"] for row in rows}
+    def valid_serials(self) -> list[tuple[str, str]]:
+        """Return each device with the serial number, in hex, of its valid certificate; after a renewal it has two."""
+        rows = self._db.execute(
+            "SELECT device, serial FROM certificates WHERE revoked_at IS NULL ORDER BY device, rowid"
+        )
+        return [(row["device"], row["serial"]) for row in rows]
+
+    def renew(self, device: str, *, certificate: str, serial: int, expires_at: float) -> bool:
+        """Record a further certificate of a member; the present one stays valid. Returns False if it is revoked."""
+        with self._db as db:
+            done = db.execute(
+                "INSERT INTO certificates (serial, device, issued_at, expires_at, certificate) "
+                "SELECT ?, ?, ?, ?, ? WHERE EXISTS "
+                "(SELECT 1 FROM certificates WHERE device = ? AND revoked_at IS NULL)",
+                (f"{serial:x}", device, time.time(), expires_at, certificate, device),
+            )
+        return done.rowcount == 1
 
     def denied(self) -> list[str]:
         """Return the devices whose certificates are all revoked."""
@@ -227,6 +270,62 @@ class Ledger:
             {"device": device},
         ).fetchone()
         return row is not None
+
+    def valid_certificate(self, device: str, serial: str) -> str | None:
+        """Return the device's certificate with this serial number (hex) as PEM; None if revoked or not its own."""
+        row = self._db.execute(
+            "SELECT certificate FROM certificates WHERE device = ? AND serial = ? AND revoked_at IS NULL",
+            (device, serial),
+        ).fetchone()
+        return str(row["certificate"]) if row is not None and row["certificate"] else None
+
+    # ---- who follows a rotation --------------------------------------------------------------------------------------
+
+    def note_seen(self, seen: Mapping[str, float]) -> None:
+        """Record when devices were heard last, in Unix seconds; ignores names that nobody enrolled under."""
+        with self._db as db:
+            db.executemany(
+                "INSERT INTO followers (device, seen_at) SELECT ?, ? "
+                "WHERE EXISTS (SELECT 1 FROM certificates WHERE device = ?) "
+                "ON CONFLICT (device) DO UPDATE SET seen_at = excluded.seen_at",
+                [(device, at, device) for device, at in seen.items()],
+            )
+
+    def note_following(self, device: str, number: int) -> None:
+        """Record that a device follows this statement about the fleet's authority."""
+        with self._db as db:
+            db.execute(
+                "INSERT INTO followers (device, number) VALUES (?, ?) "
+                "ON CONFLICT (device) DO UPDATE SET number = MAX(number, excluded.number)",
+                (device, number),
+            )
+
+    def followers(self) -> dict[str, tuple[int, float | None]]:
+        """Return the statement that each device follows, 0 for none, and when it was heard last."""
+        rows = self._db.execute("SELECT device, number, seen_at FROM followers")
+        return {row["device"]: (row["number"], row["seen_at"]) for row in rows}
+
+    def forget_seen(self) -> None:
+        """Forget when devices were heard: a new rotation begins."""
+        with self._db as db:
+            db.execute("UPDATE followers SET seen_at = NULL")
+
+    def invited(self, now_s: float) -> list[str]:
+        """Return the devices with a token that is good and not used."""
+        rows = self._db.execute(
+            "SELECT device FROM tokens WHERE key_sha256 IS NULL AND expires_at > ? ORDER BY device", (now_s,)
+        )
+        return [row["device"] for row in rows]
+
+    def leave_behind(self, device: str, *, number: int) -> None:
+        """Revoke a device that did not follow; once for each statement, since it may enrol again later."""
+        with self._db as db:
+            db.execute("INSERT INTO followers (device) VALUES (?) ON CONFLICT (device) DO NOTHING", (device,))
+            left = db.execute(
+                "UPDATE followers SET left_at = ? WHERE device = ? AND left_at < ?", (number, device, number)
+            )
+            if left.rowcount:
+                self._revoke(db, device)
 
     # ---- run keys ----------------------------------------------------------------------------------------------------
 

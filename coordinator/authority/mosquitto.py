@@ -12,11 +12,12 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sparsyedge.edge.errors import SecurityError
-from sparsyedge.edge.protocol.messages import MAX_CHUNK_BYTES, Topics
+from sparsyedge.edge.protocol.messages import MAX_CHUNK_BYTES
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["access_lists", "configuration", "find", "login", "raise_file_limit", "reload"]
 
@@ -38,6 +39,9 @@ MAX_NEWCOMERS = 256
 """Connections on the newcomers' listener. Each costs about 50 kB and a file descriptor that members need too."""
 MAX_OPEN_FILES = 65_536
 HANDLER_S = 5.0
+POLL_S = 0.005
+PATIENCE_S = 5.0
+"""How long to wait for a broker that is at work, once before and once after it is told to read its lists."""
 CONNECTIONS_TOPIC = "$SYS/broker/load/connections/1min"
 """The broker's own count of connections opened in the last minute."""
 # Debian installs Mosquitto in a folder that is only on root's PATH.
@@ -113,9 +117,15 @@ def access_lists(fleet: str, denied: Iterable[str]) -> dict[str, str]:
 {bans}pattern read {topics.round}
 pattern read {topics.chunk("+", "+")}
 pattern read {topics.reply(own)}
+pattern read {topics.renewal_reply(own)}
+pattern read {topics.release}
+pattern read {topics.authority}
+pattern read {topics.order(own)}
 pattern write {topics.status(own)}
+pattern write {topics.progress(own)}
 pattern write {topics.offer(own)}
 pattern write {topics.report(own)}
+pattern write {topics.renewal_request(own)}
 pattern write {topics.upload(own, "+", "+")}
 """
     return {
@@ -148,8 +158,11 @@ def find() -> str:
     return binary
 
 
-def reload(folder: Path) -> bool:
-    """Make this folder's broker reload its lists; returns False if it does not run here or cannot be signalled."""
+def reload(folder: Path, *, patience_s: float = PATIENCE_S) -> bool:
+    """Make this folder's broker reload its lists, and wait until it has; False if it does not run or hear us here.
+
+    A broker with too much to do may read them only after `patience_s`.
+    """
     try:
         pid = int((folder / PID_NAME).read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -159,26 +172,46 @@ def reload(folder: Path) -> bool:
     ours = os.fsencode(folder.resolve() / CONFIGURATION_NAME)
     if not any(os.fsencode(Path(os.fsdecode(word)).resolve()) == ours for word in command if word):
         return False
-    if not _awaits_reload(pid):
+    if not _handles_reload(pid):
         return False
+    # Mosquitto forgets a SIGHUP that comes while it reads its lists for an earlier one (seen with 2.0.11). Asleep,
+    # it reads nothing, and whatever it reads from now on is new.
+    if not _rests(pid, patience_s):
+        log.debug("the broker is busy; it is told to read its lists all the same")
     try:
         os.kill(pid, signal.SIGHUP)
     except OSError as error:
         log.warning("the broker was not told to read its lists again: %s; run `kill -HUP %d` as its user", error, pid)
         return False
+    _rests(pid, patience_s)
     return True
 
 
-def _awaits_reload(pid: int) -> bool:
+def _handles_reload(pid: int) -> bool:
     """Wait until the broker handles SIGHUP. It starts listening slightly earlier, and SIGHUP would kill it then."""
-    until_s = time.monotonic() + HANDLER_S
-    while time.monotonic() < until_s:
+    return _wait_for(pid, lambda status: _has_hangup(status["SigCgt"]), HANDLER_S)
+
+
+def _rests(pid: int, limit_s: float) -> bool:
+    """Wait until the broker sleeps and no SIGHUP is due to it; False if it does not within the limit."""
+    return _wait_for(pid, lambda status: status["State"].startswith("S") and not _has_hangup(status["ShdPnd"]), limit_s)
+
+
+def _wait_for(pid: int, condition: Callable[[dict[str, str]], bool], limit_s: float) -> bool:
+    """Wait until a process's status is as wanted; False if it is not within the limit, or the process has ended."""
+    until_s = time.monotonic() + limit_s
+    while True:
         try:
-            status = Path(f"/proc/{pid}/status").read_text()
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
             return False
-        caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
-        if int(caught.split()[1], 16) >> (signal.SIGHUP - 1) & 1:
+        if condition({name: value.strip() for name, _, value in (line.partition(":") for line in lines)}):
             return True
-        time.sleep(0.01)
-    return False
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(POLL_S)
+
+
+def _has_hangup(signals: str) -> bool:
+    """Whether SIGHUP is in a set of signals as /proc writes it."""
+    return bool(int(signals, 16) >> (signal.SIGHUP - 1) & 1)

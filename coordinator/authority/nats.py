@@ -21,7 +21,8 @@ from pathlib import Path
 
 from sparsyedge.coordinator.authority.mosquitto import COORDINATOR, SEARCH_PATH
 from sparsyedge.edge.errors import SecurityError
-from sparsyedge.edge.protocol.messages import MAX_CHUNK_BYTES, Topics
+from sparsyedge.edge.protocol.messages import MAX_CHUNK_BYTES
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["User", "configuration", "find", "newcomer", "node_folder", "reload", "user_list"]
 
@@ -60,8 +61,11 @@ def coordinator(fleet: str) -> User:
 def member(fleet: str, device: str, mark: str) -> User:
     """A device: writes its own topics, reads its replies and what is for all."""
     topics = Topics(fleet)
-    writes = topics.status(device), topics.offer(device), topics.report(device), topics.upload(device, "+", "+")
-    return User(subject_name(device, mark), writes, (topics.round, topics.chunk("+", "+"), topics.reply(device)))
+    says = topics.status(device), topics.progress(device), topics.report(device), topics.renewal_request(device)
+    sends = topics.offer(device), topics.upload(device, "+", "+")
+    for_all = topics.round, topics.chunk("+", "+"), topics.release, topics.authority
+    reads = (*for_all, topics.reply(device), topics.order(device), topics.renewal_reply(device))
+    return User(subject_name(device, mark), says + sends, reads)
 
 
 def newcomer(fleet: str, device: str, *, mark: str, reply: str) -> User:

@@ -13,9 +13,9 @@ from sparsyedge.coordinator.authority import certificates
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.edge.errors import LinkError, SecurityError
 from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.messages import Topics
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.security.identity import private_pem
 from sparsyedge.edge.storage import write_atomically
 

@@ -1,4 +1,4 @@
-"""`sparsyedge coordinator init|token|identities|revoke|sign|sign-wheels|library|enrol|broker`: a secured fleet."""
+"""`sparsyedge coordinator init`, `token`, `revoke`, `sign`, `page-token`, `broker` and more: a secured fleet."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from sparsyedge.coordinator.authority.authority import (
     Authority,
     Settings,
 )
+from sparsyedge.coordinator.authority.beacon import announcing
 from sparsyedge.coordinator.authority.enrolment_service import serve
-from sparsyedge.coordinator.authority.ledger import Ledger
+from sparsyedge.coordinator.authority.ledger import MAX_TOKEN_LIFE_S, MIN_TOKEN_LIFE_S, Ledger
+from sparsyedge.coordinator.authority.page_access import make_page_token
 from sparsyedge.coordinator.authority.revocation import revoke
+from sparsyedge.coordinator.authority.rotation import read_rotation, settle
 from sparsyedge.coordinator.authority.wheel_signing import sign_wheels
 from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import Parser
@@ -35,16 +38,26 @@ from sparsyedge.edge.config import DataConfig, PartitionConfig
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.protocol.messages import MAX_EPOCHS
 from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, write_device_file
+from sparsyedge.edge.text import duration_s, duration_text
 
 __all__ = ["COMMANDS", "add_commands", "main"]
 
-COMMANDS = ("init", "token", "identities", "revoke", "library", "sign", "sign-wheels", "enrol", "broker")
+COMMANDS = ("init", "token", "identities", "revoke", "library", "sign", "sign-wheels", "page-token", "enrol", "broker")
 DEFAULT_FOLDER = Path("fleet")
 NODES = 3
 
 
 def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the subcommands of this file."""
+    _add_init(commands)
+    adders = (_add_token, _add_members, _add_signing, _add_library, _add_services)
+    for command in (each for add in adders for each in add(commands)):
+        command.add_argument(
+            "--dir", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="the folder of `init` (default: ./fleet)"
+        )
+
+
+def _add_init(commands: argparse._SubParsersAction[Parser]) -> None:
     init = commands.add_parser("init", help="make a fleet's own authority and its broker's configuration")
     init.add_argument("dir", type=Path, metavar="DIR")
     init.add_argument(
@@ -67,18 +80,39 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     init.add_argument(
         "--cluster-port", type=int, default=CLUSTER_PORT, help="for the nodes of a cluster among themselves"
     )
-    token = commands.add_parser("token", help="let a new device in: a file for it, good for one enrolment in 24 hours")
+    init.add_argument("--no-announce", action="store_true", help="do not tell the local network of it (mDNS)")
+
+
+def _add_token(commands: argparse._SubParsersAction[Parser]) -> tuple[Parser, ...]:
+    token = commands.add_parser("token", help="let a new device in: a file for it, good for one enrolment")
     token.add_argument("device", metavar="DEVICE_ID")
     token.add_argument("--out", type=Path, metavar="FILE", help=f"default: {DEVICE_FILE_NAME}")
     token.add_argument(
         "--dataset", metavar="NAME", help="what the device trains on: a data set, or the path of an .npz"
     )
     token.add_argument("--data-dir", metavar="DIR", help="where the device finds it")
+    token.add_argument(
+        "--find", action="store_true", help="let the device look for the broker on its network if it does not answer"
+    )
     token.add_argument("--share", metavar="INDEX/DEVICES", help="train on one LDA share of the data set, e.g. 0/4")
+    token.add_argument(
+        "--life",
+        default="24h",
+        metavar="TIME",
+        help="how long the token is good, e.g. 12h or 30d (default: %(default)s)",
+    )
+    return (token,)
+
+
+def _add_members(commands: argparse._SubParsersAction[Parser]) -> tuple[Parser, ...]:
     members = commands.add_parser("identities", help="show who may take part, and who was refused")
     members.add_argument("--json", action="store_true", help="print one JSON document")
     ban = commands.add_parser("revoke", help="shut a device out, also one that is connected")
     ban.add_argument("device", metavar="DEVICE_ID")
+    return members, ban
+
+
+def _add_signing(commands: argparse._SubParsersAction[Parser]) -> tuple[Parser, ...]:
     sign = commands.add_parser("sign", help="sign artifacts, as the devices of a secured fleet want them")
     sign.add_argument("artifacts", type=Path, nargs="?", metavar="ARTIFACTS")
     sign.add_argument(
@@ -101,18 +135,26 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     wheels = commands.add_parser("sign-wheels", help="sign the lists of a wheelhouse; `flash` does so by itself")
     wheels.add_argument("wheelhouse", type=Path, metavar="WHEELHOUSE")
+    return sign, wheels
+
+
+def _add_library(commands: argparse._SubParsersAction[Parser]) -> tuple[Parser, ...]:
     library = commands.add_parser("library", help="show or record which op libraries the devices of this fleet have")
     library.add_argument(
         "wheels", type=Path, nargs="*", metavar="WHEEL|WHEELHOUSE", help="what devices install; `flash` records its own"
     )
     library.add_argument("--forget", metavar="SHA256", help="take the one whose hash begins so off the record")
+    return (library,)
+
+
+def _add_services(commands: argparse._SubParsersAction[Parser]) -> tuple[Parser, ...]:
+    page = commands.add_parser(
+        "page-token", help="make a new token for the live page and print it once; the one before is void"
+    )
     enrol = commands.add_parser("enrol", help="answer new devices while no run does")
     broker = commands.add_parser("broker", help="run the broker with the configuration that `init` made")
     broker.add_argument("--node", type=int, metavar="N", help="which node of a cluster, from 1 on")
-    for command in (token, members, ban, sign, wheels, library, enrol, broker):
-        command.add_argument(
-            "--dir", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="the folder of `init` (default: ./fleet)"
-        )
+    return page, enrol, broker
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -133,6 +175,9 @@ def main(arguments: argparse.Namespace) -> int:
             return _sign(authority, arguments)
         case "sign-wheels":
             return _sign_wheels(authority, arguments.wheelhouse)
+        case "page-token":
+            _say(_page_token(authority))
+            return 0
         case "enrol":
             return _enrol(authority)
         case _:
@@ -140,6 +185,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _broker(authority: Authority, node: int | None) -> NoReturn:
+    if (rotation := read_rotation(authority.folder)) is not None and rotation.stage == "switching":
+        # Certificates and keys may not match after a crash in the middle of it.
+        settle(authority)
     if authority.cluster is not None:
         folder, command = authority.cluster.command(node)
         mosquitto.raise_file_limit()
@@ -164,6 +212,8 @@ def _init(arguments: argparse.Namespace) -> int:
         "enrol_port": arguments.enrol_port,
         "coordinator_port": arguments.coordinator_port,
     }
+    if arguments.no_announce:
+        values["announce"] = False
     if arguments.broker == "nats":
         values["nodes"] = _nodes(values["hosts"], arguments.port, arguments.cluster_port)
     try:
@@ -177,6 +227,7 @@ def _init(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"the ports for members, new devices and the coordinator are {ports}; choose three different")
     authority = Authority.init(arguments.dir, settings)
     _say(f"authority of fleet {settings.fleet} in {authority.folder}: keep its .key files secret and backed up")
+    _say(_page_token(authority))
     if authority.cluster is None:
         _say(f"start the broker: sparsyedge coordinator broker --dir {authority.folder}")
         return 0
@@ -185,6 +236,10 @@ def _init(arguments: argparse.Namespace) -> int:
         _say(f"start node {number} at {node.host}, port {node.port}: {command}")
     _say(f"a node on another machine needs its folder in {authority.folder}/nodes there; see docs/how-to/cluster.md")
     return 0
+
+
+def _page_token(authority: Authority) -> str:
+    return f"token for the live page, shown this once: {make_page_token(authority.folder)}"
 
 
 def _nodes(hosts: list[str], port: int, cluster_port: int) -> list[dict[str, object]]:
@@ -200,14 +255,28 @@ def _nodes(hosts: list[str], port: int, cluster_port: int) -> list[dict[str, obj
 
 def _token(authority: Authority, arguments: argparse.Namespace) -> int:
     path = arguments.out or Path(DEVICE_FILE_NAME)
-    device = authority.invite(arguments.device, data=_data(arguments))
+    if arguments.find and authority.cluster is not None:
+        raise ConfigError("`--find` is for one broker; the file of a device names the nodes of its cluster already")
+    life_s = _token_life_s(arguments.life)
+    device = authority.invite(arguments.device, data=_data(arguments), token_life_s=life_s)
+    device = msgspec.structs.replace(device, find=arguments.find)
     try:
         write_device_file(path, device)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; choose another `--out`") from error
-    _say(f"{path}: lets {arguments.device} enrol once within 24 hours")
+    _say(f"{path}: lets {arguments.device} enrol once within {duration_text(life_s)}")
     _say(f"on the device: sparsyedge edge enrol {path.name}")
     return 0
+
+
+def _token_life_s(text: str) -> float:
+    seconds = duration_s(text)
+    if seconds is None or not MIN_TOKEN_LIFE_S <= seconds <= MAX_TOKEN_LIFE_S:
+        raise ConfigError(
+            f"`--life` is {text!r}; allowed are {duration_text(MIN_TOKEN_LIFE_S)} to "
+            f"{duration_text(MAX_TOKEN_LIFE_S)}, as a number with m, h, d or w, e.g. 30d"
+        )
+    return seconds
 
 
 def _is_address(text: str) -> bool:
@@ -349,7 +418,8 @@ def _enrol(authority: Authority) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.set())
     _say(f"answering new devices of fleet {authority.settings.fleet}; end with Ctrl-C")
-    serve(authority, stopped)
+    with announcing(authority):
+        serve(authority, stopped)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from sparsyedge.coordinator.commands.devices_view import DeviceView, as_lines, look_at_devices
+from sparsyedge.coordinator.commands.live_view import describe_present, look_at_present
 from sparsyedge.coordinator.commands.watch import View, watch
+from sparsyedge.coordinator.record import run_requests
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.record.tables import describe_run
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.errors import RunError
 
 __all__ = ["COMMANDS", "add_commands", "add_view_options", "main"]
 
@@ -48,46 +50,13 @@ def main(arguments: argparse.Namespace) -> int:
     """Run one of COMMANDS."""
     match arguments.command:
         case "pause":
-            return _pause(arguments.run_dir)
+            print(run_requests.pause(arguments.run_dir))
         case "resume":
-            return _resume(arguments.run_dir)
+            print(run_requests.resume(arguments.run_dir))
         case "release":
-            return _release(arguments.run_dir, arguments.device)
+            print(run_requests.release(arguments.run_dir, arguments.device))
         case _:
             return _devices(arguments.run_dir, as_json=arguments.json, watched=arguments.watch)
-
-
-def _pause(run_dir: Path) -> int:
-    with closing(Store.open(run_dir)) as store:
-        run = store.run()
-        if run.state not in ("running", "paused"):
-            raise RunError(f"run {run.name} in {run_dir} is {run.state} already; there is nothing to pause")
-        store.request_pause()
-    print(f"run {run.name} will open no round after the one that is open; go on with `coordinator resume {run_dir}`")
-    return 0
-
-
-def _resume(run_dir: Path) -> int:
-    with closing(Store.open(run_dir)) as store:
-        run = store.run()
-        if "pause" not in store.requests():
-            raise RunError(
-                f"run {run.name} in {run_dir} is not paused; a run whose coordinator has ended goes on with "
-                f"`sparsyedge coordinator run RUN.toml`"
-            )
-        store.request_resume()
-    print(f"run {run.name} opens rounds again")
-    return 0
-
-
-def _release(run_dir: Path, device: str) -> int:
-    with closing(Store.open(run_dir)) as store:
-        left_out = store.quarantines()
-        if device not in left_out:
-            known = f"left out are {', '.join(sorted(left_out))}" if left_out else "nobody is left out"
-            raise RunError(f"device {device!r} of the run in {run_dir} is not in quarantine; {known}")
-        store.request_release(device)
-    print(f"device {device} may take part again")
     return 0
 
 
@@ -99,8 +68,9 @@ def _devices(run_dir: Path, *, as_json: bool, watched: bool) -> int:
 
     def look() -> View:
         heading, devices, doubt = _look(run_dir)
-        lines = [heading, "", *as_lines(devices, width=console.width), *([doubt] if doubt else [])]
-        return View(Text("\n".join(lines)), (devices, doubt))
+        lines = [*heading, "", *as_lines(devices, width=console.width), *([doubt] if doubt else [])]
+        # A step alone is no reason to print again.
+        return View(Text("\n".join(lines)), ([replace(device, activity=None) for device in devices], doubt))
 
     if watched:
         watch(console, look)
@@ -108,10 +78,19 @@ def _devices(run_dir: Path, *, as_json: bool, watched: bool) -> int:
     return 0
 
 
-def _look(run_dir: Path) -> tuple[str, tuple[DeviceView, ...], str]:
+def _look(run_dir: Path) -> tuple[list[str], tuple[DeviceView, ...], str]:
     with closing(Store.open(run_dir)) as store:
-        return describe_run(store.run(), store.progress().closed_round), *look_at_devices(store)
+        run = store.run()
+        present, activities = look_at_present(run_dir)
+        heading = [describe_run(run, store.progress().closed_round)]
+        if run.state in ("running", "paused"):
+            heading += describe_present(present)
+        return heading, *look_at_devices(store, activities)
 
 
 def _document(view: DeviceView) -> dict[str, Any]:
-    return {**msgspec.to_builtins(view.member), "state": view.attendance}
+    return {
+        **msgspec.to_builtins(view.member),
+        "state": view.attendance,
+        "activity": msgspec.to_builtins(view.activity),
+    }

@@ -1,16 +1,14 @@
-"""`sparsyedge coordinator run RUN.toml | status RUN_DIR [--json] | metrics RUN_DIR [--out FILE.csv] | stop RUN_DIR`."""
+"""`sparsyedge coordinator run RUN.toml [--web] | status RUN_DIR | metrics RUN_DIR | stop RUN_DIR`."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 from rich.console import Console, Group, RenderableType
@@ -18,9 +16,18 @@ from rich.text import Text
 
 from sparsyedge.coordinator.allocator import give_back_large_blocks
 from sparsyedge.coordinator.commands import authority_command as authority_cli
+from sparsyedge.coordinator.commands import backup_command as backup_cli
 from sparsyedge.coordinator.commands import control_command as control_cli
+from sparsyedge.coordinator.commands import evaluate_command as evaluate_cli
+from sparsyedge.coordinator.commands import install_command as install_cli
+from sparsyedge.coordinator.commands import rotate_command as rotate_cli
+from sparsyedge.coordinator.commands import web_command as web_cli
+from sparsyedge.coordinator.commands.live_view import describe_present, look_at_present, subject_of
 from sparsyedge.coordinator.commands.watch import View, watch
-from sparsyedge.coordinator.config import load_run_config
+from sparsyedge.coordinator.config import RunConfig, load_run_config
+from sparsyedge.coordinator.record import run_requests
+from sparsyedge.coordinator.record.evaluation_tables import describe_evaluation, evaluation_table
+from sparsyedge.coordinator.record.live import Present
 from sparsyedge.coordinator.record.metrics_csv import as_csv
 from sparsyedge.coordinator.record.observer import LogObserver
 from sparsyedge.coordinator.record.records import RunSummary
@@ -28,6 +35,8 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.record.tables import describe_history, describe_run, device_table, meter_line, round_table
 from sparsyedge.edge.commands import logs
 from sparsyedge.edge.commands.arguments import Parser
+from sparsyedge.edge.commands.signals import on_signals
+from sparsyedge.edge.device.notify import Supervisor
 from sparsyedge.edge.errors import RunError, StoreError
 
 __all__ = ["main", "make_parser"]
@@ -52,17 +61,28 @@ def main(argv: list[str]) -> int:
 def _dispatch(arguments: argparse.Namespace) -> int:
     if arguments.command in authority_cli.COMMANDS:
         return authority_cli.main(arguments)
+    if arguments.command in web_cli.COMMANDS:
+        return web_cli.main(arguments)
     if arguments.command in control_cli.COMMANDS:
         return control_cli.main(arguments)
+    if arguments.command in evaluate_cli.COMMANDS:
+        return evaluate_cli.main(arguments)
+    if arguments.command in install_cli.COMMANDS:
+        return install_cli.main(arguments)
+    if arguments.command in backup_cli.COMMANDS:
+        return backup_cli.main(arguments)
+    if arguments.command in rotate_cli.COMMANDS:
+        return rotate_cli.main(arguments)
     match arguments.command:
         case "run":
-            return _run(arguments.config)
+            return _run(arguments)
         case "status":
             return _status(arguments.run_dir, as_json=arguments.json, watched=arguments.watch)
         case "metrics":
             return _metrics(arguments.run_dir, arguments.out)
         case _:
-            return _stop(arguments.run_dir)
+            print(run_requests.stop(arguments.run_dir), flush=True)
+            return 0
 
 
 def make_parser() -> Parser:
@@ -70,6 +90,15 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="lead a run from its first round to its model")
     run.add_argument("config", type=Path, metavar="RUN.toml", help="the run's config, docs/reference/configuration.md")
+    run.add_argument(
+        "--web",
+        nargs="?",
+        const=web_cli.DEFAULT_ADDRESS,
+        metavar="HOST:PORT",
+        help=f"show the run in browsers while it lasts (default: {web_cli.DEFAULT_ADDRESS})",
+    )
+    web_cli.add_page_options(run)
+    run.add_argument("--service", action="store_true", help="as a service: a run that is over already is no failure")
     status = commands.add_parser("status", help="show how far a run is, and what it cost")
     status.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     control_cli.add_view_options(status)
@@ -79,19 +108,30 @@ def make_parser() -> Parser:
     stop = commands.add_parser("stop", help="let a run finish after the round that is open")
     stop.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the config's `run_dir`")
     control_cli.add_commands(commands)
+    web_cli.add_commands(commands)
+    evaluate_cli.add_commands(commands)
+    install_cli.add_commands(commands)
+    backup_cli.add_commands(commands)
     authority_cli.add_commands(commands)
+    rotate_cli.add_commands(commands)
     return parser
 
 
-def _run(config_path: Path) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     # Import here: it pulls in ONNX Runtime, which `status` and `stop` do not need.
-    from sparsyedge.coordinator.fleet.broker_access import answering
+    from sparsyedge.coordinator.authority.beacon import announcing
+    from sparsyedge.coordinator.fleet.broker_access import answering, open_authority
     from sparsyedge.coordinator.service import prepare
     from sparsyedge.edge.inference.preprocessing import MODEL_NAME
 
     logs.set_level("info")
     give_back_large_blocks()
-    config = load_run_config(config_path)
+    config = load_run_config(arguments.config)
+    if arguments.service and _is_over(config):
+        log.info("run %s in %s is over; nothing to do", config.name, config.run_path)
+        Supervisor().ready()
+        return 0
+    page = web_cli.beside(arguments, config)
     coordinator = prepare(config, LogObserver())
     interrupted = False
 
@@ -100,7 +140,12 @@ def _run(config_path: Path) -> int:
         interrupted = True
         coordinator.interrupt()
 
-    with _on_signals(stop), answering(config):
+    with (
+        on_signals(stop, given_up="the open round is given up"),
+        page,
+        answering(config),
+        announcing(open_authority(config)),
+    ):
         summary = coordinator.run()
     if summary.run.model_sha256:
         log.info("the model is %s/%s (sha256 %s)", summary.run_dir, MODEL_NAME, summary.run.model_sha256)
@@ -108,16 +153,31 @@ def _run(config_path: Path) -> int:
     return EXIT_INTERRUPTED if interrupted else 0
 
 
+def _is_over(config: RunConfig) -> bool:
+    """Whether all rounds of the run are closed, or somebody told it to stop; a shutdown does not count."""
+    try:
+        store = Store.open(config.run_path)
+    except RunError:
+        return False  # nothing has begun yet
+    with closing(store):
+        run = store.run()
+        is_told = run.state == "stopped" and "stop" in store.requests()
+        return run.rounds == config.rounds and (run.state == "finished" or is_told)
+
+
 def _status(run_dir: Path, *, as_json: bool, watched: bool) -> int:
     if as_json:
-        print(msgspec.json.encode(_summary(run_dir)).decode())
+        present = _present(run_dir, summary := _summary(run_dir))
+        print(msgspec.json.encode({**msgspec.to_builtins(summary), "present": present}).decode())
         return 0
     console = Console()
 
     def look() -> View:
         summary = _summary(run_dir)
+        present = _present(run_dir, summary)
         # A new sign of life alone is no reason to print again.
-        return View(Group(*_picture(summary)), replace(summary, run=replace(summary.run, seen_at=0.0)))
+        facts = replace(summary, run=replace(summary.run, seen_at=0.0)), subject_of(present)
+        return View(Group(*_picture(summary, present)), facts)
 
     if watched:
         watch(console, look)
@@ -130,11 +190,20 @@ def _summary(run_dir: Path) -> RunSummary:
         return store.summary()
 
 
-def _picture(summary: RunSummary) -> Iterator[RenderableType]:
+def _present(run_dir: Path, summary: RunSummary) -> Present | None:
+    """Return what a run that is under way is doing."""
+    return look_at_present(run_dir)[0] if summary.run.state in ("running", "paused") else None
+
+
+def _picture(summary: RunSummary, present: Present | None) -> Iterator[RenderableType]:
     yield Text(describe_run(summary.run, len(summary.rounds)))
+    yield from (Text(line) for line in describe_present(present))
     yield from (Text(line) for line in describe_history(summary))
     if summary.rounds:
         yield round_table(summary.rounds)
+    if summary.on_devices:
+        yield evaluation_table(summary.on_devices)
+    yield from (Text(describe_evaluation(found)) for found in summary.evaluations)
     if summary.devices:
         yield device_table(summary.devices)
         yield Text(meter_line(summary.devices))
@@ -153,37 +222,3 @@ def _metrics(run_dir: Path, out: Path | None) -> int:
     except OSError as error:
         raise RunError(f"cannot write {out}: {error}; name another file with --out") from error
     return 0
-
-
-def _stop(run_dir: Path) -> int:
-    with closing(Store.open(run_dir)) as store:
-        run = store.run()
-        if run.state not in ("running", "paused"):
-            raise RunError(f"run {run.name} in {run_dir} is {run.state} already; there is nothing to stop")
-        store.request_stop()
-    _say(f"run {run.name} will finish after the round that is open")
-    return 0
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-@contextmanager
-def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on the first SIGINT or SIGTERM; the second ends the process at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        log.warning("got %s; stopping, the open round is given up", signal.Signals(number).name)
-        restore()
-        stop()
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        restore()

@@ -5,30 +5,31 @@ from __future__ import annotations
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
 
-import msgspec
-
-from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.attendance import Attendance, attendance, authority_folder, revoked_devices
+from sparsyedge.coordinator.record.device_evaluations import DeviceEvaluation
+from sparsyedge.coordinator.record.evaluation_tables import score_text
+from sparsyedge.coordinator.record.live import DeviceActivity
 from sparsyedge.coordinator.record.records import MemberRecord
+from sparsyedge.coordinator.record.situation import describe_activity
 from sparsyedge.coordinator.record.store_reader import StoreReader
 from sparsyedge.coordinator.rounds.progress import Progress
 from sparsyedge.edge.device.energy import joules_text
-from sparsyedge.edge.errors import SparsyedgeError
+from sparsyedge.edge.text import duration, one_line
 
 __all__ = ["Attendance", "DeviceView", "as_lines", "look_at_devices"]
-
-Attendance = Literal["online", "training", "left out", "unfit", "revoked", "offline"]
 
 COLUMNS = {"round": 5, "updates": 7, "refused": 7, "seconds": 7, "MB down": 7, "MB up": 6}
 STATE_WIDTH = len("offline 59 min")
 NAME_WIDTH = 20
 ENERGY_WIDTH = 16
+SCORE_WIDTH = 8
+VERSION_WIDTH = 11
 INDENT = "    "
-UNITS = ((1, 120, "s"), (60, 99 * 60, "min"), (3600, 48 * 3600, "h"), (86_400, float("inf"), "d"))
+SHOWN_NAMES = 5
+MAX_SOFTWARE = 40
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,26 @@ class DeviceView:
 
     member: MemberRecord
     attendance: Attendance
+    activity: DeviceActivity | None = None
+    """What it said last about its present job."""
 
 
-def look_at_devices(store: StoreReader) -> tuple[tuple[DeviceView, ...], str]:
+def look_at_devices(
+    store: StoreReader, activities: Mapping[str, DeviceActivity] | None = None
+) -> tuple[tuple[DeviceView, ...], str]:
     """Return all devices that the run has heard of, ordered by name, and a note if revocations are unknown."""
+    activities = activities or {}
     progress, running = store.progress(), store.run().state in ("running", "paused")
-    revoked, doubt = _revoked(store)
+    revoked, doubt = revoked_devices(authority_folder(store))
     at_work: set[str] = set()
     if running and progress.open is not None:
         at_work = set(progress.open.cohort) - set(progress.open.accepted)
     members = (
-        DeviceView(_up_to_date(member, progress), _attendance(_up_to_date(member, progress), revoked, at_work))
+        DeviceView(
+            _up_to_date(member, progress),
+            _attendance(_up_to_date(member, progress), revoked, at_work),
+            activities.get(member.device) if running else None,
+        )
         for member in store.members()
     )
     return tuple(members), doubt
@@ -60,27 +70,13 @@ def _up_to_date(member: MemberRecord, progress: Progress) -> MemberRecord:
 
 
 def _attendance(member: MemberRecord, revoked: Collection[str], at_work: Collection[str]) -> Attendance:
-    if member.device in revoked:
-        return "revoked"
-    if member.unfit:
-        return "unfit"
-    if not member.online:
-        return "offline"
-    if member.device in at_work:
-        return "training"
-    return "left out" if member.quarantined_until else "online"
-
-
-def _revoked(store: StoreReader) -> tuple[frozenset[str], str]:
-    """Return the revoked devices (none without an authority), and a note if the authority cannot be read."""
-    folder = msgspec.json.decode(store.config()).get("authority")
-    if folder is None:
-        return frozenset(), ""
-    try:
-        with Authority.open(Path(folder).expanduser()).ledger() as ledger:
-            return frozenset(ledger.denied()), ""
-    except SparsyedgeError as error:
-        return frozenset(), f"who is revoked is unknown: {error}"
+    return attendance(
+        revoked=member.device in revoked,
+        unfit=member.unfit,
+        online=member.online,
+        at_work=member.device in at_work,
+        left_out=bool(member.quarantined_until),
+    )
 
 
 def as_lines(devices: tuple[DeviceView, ...], *, width: int) -> list[str]:
@@ -90,19 +86,43 @@ def as_lines(devices: tuple[DeviceView, ...], *, width: int) -> list[str]:
     fixed = STATE_WIDTH + sum(COLUMNS.values()) + len(COLUMNS) + 1
     longest = max(NAME_WIDTH, *(len(view.member.device) for view in devices))
     names = max(NAME_WIDTH, min(longest, width - fixed))
-    energy = width >= names + fixed + 1 + ENERGY_WIDTH
-    headings = [f"{name:>{wide}}" for name, wide in COLUMNS.items()] + [f"{'energy':>{ENERGY_WIDTH}}"] * energy
+    # Wider terminals show the energy, the version, and what the device found of the model it was given and of its own.
+    wide_columns = {"energy": ENERGY_WIDTH, "version": VERSION_WIDTH}
+    if any(view.member.evaluated for view in devices):
+        wide_columns |= {"global": SCORE_WIDTH, "personal": SCORE_WIDTH}
+    shown, room = dict(COLUMNS), width - names - fixed
+    for name, wide in wide_columns.items():
+        room -= 1 + wide
+        if room >= 0:
+            shown[name] = wide
+    headings = [f"{name:>{wide}}" for name, wide in shown.items()]
     lines = [" ".join((f"{'device':<{names}}", f"{'state':<{STATE_WIDTH}}", *headings)).rstrip()]
     lines.append("-" * len(lines[0]))
     now_s = time.time()
     for view in devices:
-        cells = _cells(view.member)[: len(COLUMNS) + energy]
-        values = [f"{cell:>{wide}}" for cell, wide in zip(cells, (*COLUMNS.values(), ENERGY_WIDTH), strict=False)]
+        values = [f"{cell:>{wide}}" for cell, wide in zip(_cells(view.member), shown.values(), strict=False)]
         lines.append(" ".join((f"{_short(view.member.device, names):<{names}}", _state(view, now_s), *values)))
-        for reason in _reasons(view.member):
+        for reason in (*_doing(view), *_reasons(view.member)):
             lines += textwrap.wrap(reason, width, initial_indent=INDENT, subsequent_indent=INDENT)
+    lines += ["", *_settings_lines(devices, width)]
     counts = Counter(view.attendance for view in devices)
     lines += ["", f"{len(devices)} devices: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"]
+    ran = Counter(_version(view.member) for view in devices if view.member.software)
+    if len(ran) > 1 or "version" not in shown:
+        lines += [f"versions: {', '.join(f'{version} on {count}' for version, count in ran.most_common())}"] * bool(ran)
+    return lines
+
+
+def _settings_lines(devices: tuple[DeviceView, ...], width: int) -> list[str]:
+    """Return which settings the devices have, those with the same ones together, the most common first."""
+    groups: dict[str, list[str]] = {}
+    for view in devices:
+        said = ", ".join(filter(None, (one_line(view.member.software, MAX_SOFTWARE), str(view.member.settings))))
+        groups.setdefault(said or "not known", []).append(view.member.device)
+    lines = []
+    for said, names in sorted(groups.items(), key=lambda group: -len(group[1])):
+        some = ", ".join(names[:SHOWN_NAMES]) + (f" and {len(names) - SHOWN_NAMES} more" * (len(names) > SHOWN_NAMES))
+        lines += textwrap.wrap(f"settings of {some}: {said}", width, subsequent_indent=INDENT)
     return lines
 
 
@@ -115,7 +135,19 @@ def _cells(member: MemberRecord) -> list[str]:
         _megabytes(member.bytes_down),
         _megabytes(member.bytes_up),
         "-" if member.joules is None else joules_text(member.joules, member.energy_kind),
+        _version(member),
+        *_scores(member.evaluated),
     ]
+
+
+def _scores(found: DeviceEvaluation | None) -> tuple[str, str]:
+    if found is None:
+        return "-", "-"
+    return score_text(found.loss, found.accuracy), score_text(found.own_loss, found.own_accuracy)
+
+
+def _version(member: MemberRecord) -> str:
+    return one_line(member.software.removeprefix("sparsyedge "), VERSION_WIDTH) or "-"
 
 
 def _megabytes(count: int) -> str:
@@ -125,12 +157,17 @@ def _megabytes(count: int) -> str:
 def _state(view: DeviceView, now_s: float) -> str:
     text: str = view.attendance
     if view.attendance == "offline" and view.member.seen_at is not None:
-        text += f" {_duration(max(0.0, now_s - view.member.seen_at))}"
+        text += f" {duration(max(0.0, now_s - view.member.seen_at))}"
     return f"{text:<{STATE_WIDTH}}"
 
 
-def _duration(seconds: float) -> str:
-    return next(f"{seconds / unit:.0f} {name}" for unit, limit, name in UNITS if seconds < limit)
+def _doing(view: DeviceView) -> list[str]:
+    """Return what the device does right now, with its figures."""
+    now = view.activity
+    if now is None or view.attendance == "offline":
+        return []
+    figures = {"loss {:.4g}": now.loss, "{:.1f} C": now.temperature_c, "battery {:.0f} %": now.battery_percent}
+    return [", ".join((describe_activity(now), *(form.format(it) for form, it in figures.items() if it is not None)))]
 
 
 def _reasons(member: MemberRecord) -> list[str]:
@@ -138,6 +175,8 @@ def _reasons(member: MemberRecord) -> list[str]:
     reasons = [f"unfit: {member.unfit}"] if member.unfit else []
     if member.quarantined_until:
         reasons.append(f"left out until round {member.quarantined_until}: {member.quarantine}")
+    if member.data is not None and member.data.trouble:
+        reasons.append(f"data in round {member.data.round}: {member.data}")
     if member.alarm:
         reasons.append(f"alarm: {member.alarm}")
     if notable := [adjustment for adjustment in member.adjustments if adjustment.notable]:

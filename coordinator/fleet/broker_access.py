@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparsyedge.coordinator.authority.artifact_signing import load_signature, unsigned_libraries
+from sparsyedge.coordinator.authority.artifact_signing import load_signature, sign_manifest, unsigned_libraries
 from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.coordinator.authority.enrolment_service import serving
 from sparsyedge.coordinator.config import RunConfig
@@ -22,6 +22,7 @@ __all__ = [
     "make_link",
     "manifest_signature",
     "open_authority",
+    "sign_manifest_again",
     "warn_of_unsigned_libraries",
 ]
 
@@ -60,6 +61,12 @@ def manifest_signature(config: RunConfig) -> str:
     if authority is None:
         return ""
     return load_signature(config.artifacts_path, signing_key=authority.signing_key, folder=authority.folder)
+
+
+def sign_manifest_again(config: RunConfig, content: bytes) -> str:
+    """Sign with the fleet's present key a manifest that this run has announced under the one before."""
+    authority = open_authority(config)
+    return sign_manifest(authority, config.artifacts_path, content) if authority else ""
 
 
 def warn_of_unsigned_libraries(config: RunConfig) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import msgspec
+from msgspec import UNSET
 
 from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.edge.config import Identifier
@@ -13,10 +14,11 @@ from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.phase_costs import Phase, PhaseCost
 from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import parse_index
-from sparsyedge.edge.protocol.messages import DeviceStatus, Offer, Report, Topics, decode
+from sparsyedge.edge.protocol.messages import DataNote, DeviceStatus, LocalEvaluation, Offer, Report, decode
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.text import one_line
 
-__all__ = ["Chunk", "Garbage", "Kept", "Reported", "StatusChanged", "read"]
+__all__ = ["Chunk", "Garbage", "Kept", "Progressed", "Reported", "StatusChanged", "read"]
 
 PHASES = get_args(Phase)
 MAX_SAMPLES = 10**9
@@ -24,6 +26,7 @@ MAX_SAMPLES = 10**9
 MAX_NUMBER = 2**53
 """The largest whole number that JSON, SQLite and float64 all hold exactly."""
 MAX_STATUS_BYTES = 16 * 1024
+MAX_PROGRESS_BYTES = 2 * 1024
 MAX_KNOWN = 100_000
 
 _identifiers: set[str] = set()
@@ -36,6 +39,14 @@ class StatusChanged:
 
     device: str
     status: DeviceStatus
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A device said what it is doing; not read yet, since it may say so too often."""
+
+    device: str
+    payload: bytes
 
 
 @dataclass(frozen=True)
@@ -72,17 +83,21 @@ class Kept:
     topic: str
 
 
-Message = StatusChanged | OfferReceived | Reported | Chunk
+MAY_BE_KEPT = {"status": MAX_STATUS_BYTES, "progress": MAX_PROGRESS_BYTES}
+"""What the broker may retain of a device, and the most bytes of it."""
+
+Message = StatusChanged | Progressed | OfferReceived | Reported | Chunk
 
 
 def read(topics: Topics, received: Received) -> Message | Garbage | Kept | None:
     """Decode a message; None if it does not concern the coordinator."""
     match topics.parse(received.topic):
         case ("dev", device, kind, *rest) if _is_identifier(device):
-            if received.retained and (kind, rest) != ("status", []):
+            most = None if rest else MAY_BE_KEPT.get(kind)
+            if received.retained and most is None:
                 # An empty one is ours: it clears the topic.
                 return Kept(device, received.topic) if received.payload else None
-            if len(received.payload) > MAX_STATUS_BYTES and kind == "status":
+            if most is not None and len(received.payload) > most:
                 return Kept(device, received.topic)
             try:
                 return _read_from(device, kind, rest, received)
@@ -94,6 +109,8 @@ def read(topics: Topics, received: Received) -> Message | Garbage | Kept | None:
 def _read_from(device: str, kind: str, rest: list[str], received: Received) -> Message | None:
     if kind == "status" and not rest:
         return _read_status(device, received.payload)
+    if kind == "progress" and not rest:
+        return Progressed(device, received.payload)
     match kind, rest:
         case "offer", []:
             offer = decode(received.payload, Offer)
@@ -114,6 +131,11 @@ def _read_status(device: str, payload: bytes) -> StatusChanged | None:
     status = decode(payload, DeviceStatus)
     _check_numbers(samples=status.samples)
     _check_text(boot_id=status.boot_id, software=status.software, unfit=status.unfit, alarm=status.alarm)
+    if status.settings is not UNSET:
+        _check_text(**status.settings.words())
+    if status.upgrade:
+        _check_numbers(order=status.upgrade.order)
+        _check_text(reason=status.upgrade.reason, upgrade_alarm=status.upgrade.alarm)
     return StatusChanged(device, status)
 
 
@@ -137,8 +159,18 @@ def _check_report(report: Report) -> None:
         idle_w=report.idle_w or 0.0,
     )
     _check_text(energy_source=report.energy_source)
+    if isinstance(report.data, DataNote):
+        _check_text(trouble=report.data.trouble)
+    if isinstance(report.evaluated, LocalEvaluation):
+        _check_evaluated(report.evaluated)
     for name, cost in report.phases.items():
         _check_phase(name, cost)
+
+
+def _check_evaluated(found: LocalEvaluation) -> None:
+    """Refuse scores without samples; the message itself bounds each of them."""
+    if not found.samples and (found.before is not UNSET or found.after is not UNSET):
+        raise FrameError("evaluated has scores on 0 samples")
 
 
 def _check_phase(name: str, cost: PhaseCost) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from msgspec import UNSET
+
 from sparsyedge.coordinator.fleet import inbox
+from sparsyedge.coordinator.fleet.activities import Activities
 from sparsyedge.coordinator.fleet.device_watch import DeviceWatch
+from sparsyedge.coordinator.fleet.evaluation_rounds import EvaluationRounds
 from sparsyedge.coordinator.fleet.offer_proofs import UNPROVEN, OfferProofs
 from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.coordinator.fleet.refusals import Refusals
@@ -17,7 +21,8 @@ from sparsyedge.coordinator.fleet.uploads import Uploads
 from sparsyedge.coordinator.rounds.events import ChunkReceived, OfferReceived, RefusalKind, UploadComplete
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.protocol.channel import Channel, Received
-from sparsyedge.edge.protocol.messages import Catalogue, Topics, decode
+from sparsyedge.edge.protocol.messages import Catalogue, decode
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["Intake"]
 
@@ -33,8 +38,10 @@ class Intake:
         *,
         driver: RoundDriver,
         devices: DeviceWatch,
+        activities: Activities,
         uploads: Uploads,
         reports: Reports,
+        evaluations: EvaluationRounds,
         refusals: Refusals,
         publisher: Publisher,
         revoked: RevokedDevices,
@@ -44,8 +51,10 @@ class Intake:
         self._topics = topics
         self._driver = driver
         self._devices = devices
+        self._activities = activities
         self._uploads = uploads
         self._reports = reports
+        self._evaluations = evaluations
         self._refusals = refusals
         self._publisher = publisher
         self._revoked = revoked
@@ -59,6 +68,8 @@ class Intake:
             channel.subscribe(pattern, as_published=True)
         for pattern in (self._topics.status("+"), self._topics.catalogue):
             channel.subscribe(pattern)
+        # Only the last word of a device matters. So one that speaks too often takes no more room than the others.
+        channel.subscribe(self._topics.progress("+"), latest=True)
         if self._task_watch:
             channel.subscribe(self._topics.round)
 
@@ -80,12 +91,18 @@ class Intake:
         match message:
             case inbox.StatusChanged(device, status):
                 self._devices.note(device, status)
+            case inbox.Progressed(device, payload):
+                if wrong := self._activities.take(device, payload, self._driver.state):
+                    self._refusals.count(device, RefusalKind.UNREADABLE, wrong)
             case OfferReceived():
                 self._take_offer(message)
             case inbox.Chunk():
                 self._put_chunk(message)
             case inbox.Reported(device, report):
-                self._reports.take(device, report)
+                if report.evaluation is UNSET:
+                    self._reports.take(device, report)
+                else:
+                    self._evaluations.take(device, report, received.payload)
             case inbox.Kept(device, topic):
                 self._publisher.forget(topic)
                 reason = "had the broker keep a message that only passes through"

@@ -21,7 +21,8 @@ import msgspec
 
 from sparsyedge.edge.errors import FrameError, LinkError, RunError
 from sparsyedge.edge.protocol.channel import Channel, Connected, Event, Received
-from sparsyedge.edge.protocol.messages import Lease, Topics, decode, encode
+from sparsyedge.edge.protocol.messages import Lease, decode, encode
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["FleetLease"]
 

@@ -11,9 +11,24 @@ from typing import Self
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.storage import make_private_folder
 
-__all__ = ["LOCK_NAME", "RunLock"]
+__all__ = ["LOCK_NAME", "RunLock", "is_led"]
 
 LOCK_NAME = "coordinator.lock"
+
+
+def is_led(run_dir: Path) -> bool:
+    """Whether a process leads the run in the directory."""
+    try:
+        handle = os.open(run_dir / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 class RunLock:

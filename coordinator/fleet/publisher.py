@@ -10,7 +10,8 @@ from collections.abc import Callable
 from sparsyedge.edge.errors import LinkError, MessageTooLarge
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.chunks import CLEARED, cut
-from sparsyedge.edge.protocol.messages import Blob, Catalogue, Reply, RoundTask, Topics, encode
+from sparsyedge.edge.protocol.messages import Blob, Catalogue, Reply, RoundTask, encode
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["Publisher"]
 

@@ -35,6 +35,8 @@ class RoundDriver:
         self.outcome: RunOutcome | None = None
         self.reason = ""
         """Why the run failed."""
+        self.holds: Callable[[], bool] = lambda: False
+        """Asked when a round has closed: whether the next one must wait, for a pause or an evaluation round."""
         self._rounds = rounds
         self._updates = updates
         self._uploads = uploads
@@ -80,6 +82,8 @@ class RoundDriver:
             self.state, commands = advance(self.state, current, self._clock())
             for command in commands:
                 follows = self._carry_out(command)
+                if isinstance(follows, events.ModelReady) and self.holds():
+                    pending.append(events.PauseRequested())
                 if follows is not None:
                     pending.append(follows)
         stage = self.state.stage
@@ -124,6 +128,7 @@ class RoundDriver:
             case events.CloseRound():
                 # Closing takes a while: answer first.
                 self._updates.settle()
+                self._notes.show(self.state)
                 return self._rounds.close(command)
             case events.GrantUpload():
                 self._updates.grant(command)

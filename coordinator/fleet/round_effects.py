@@ -26,6 +26,7 @@ from sparsyedge.coordinator.rounds.events import (
 )
 from sparsyedge.coordinator.rounds.stages import Open
 from sparsyedge.edge.errors import RunError
+from sparsyedge.edge.protocol.messages import Quality
 
 __all__ = ["RoundEffects"]
 
@@ -77,7 +78,9 @@ class RoundEffects:
         self._opened_s = now_s - min(MOST_S, max(0.0, time.time() - opened.opened_at))
         command = OpenRound(stage.round, stage.cohort, stage.deadline_s)
         left_s = stage.deadline_s - now_s
-        self._announcements.open_round(command, self._model, left_s=left_s, learning_rate=opened.learning_rate)
+        self._announcements.open_round(
+            command, self._model, left_s=left_s, learning_rate=opened.learning_rate, quality=self._quality()
+        )
         self._observer.round_resumed(
             round_number=stage.round, rounds=self._rounds, accepted=len(stage.accepted), cohort=stage.cohort
         )
@@ -92,11 +95,11 @@ class RoundEffects:
         self._store.open_round(
             command.round,
             base=self._model.id,
-            base_nonzeros=self._model.nonzeros,
+            base_nonzeros=self._model.nonzeros_for(command.cohort),
             learning_rate=rate,
             cohort=command.cohort,
         )
-        self._announcements.open_round(command, self._model, left_s=command.deadline_s - now_s)
+        self._announcements.open_round(command, self._model, left_s=command.deadline_s - now_s, quality=self._quality())
         self._observer.round_opened(
             round_number=command.round, rounds=self._rounds, cohort=command.cohort, learning_rate=rate
         )
@@ -143,11 +146,34 @@ class RoundEffects:
         for device, reason in self._uploads.unfinished().items():
             self._refusals.count(device, RefusalKind.UNFINISHED, reason, round_number=command.round)
         self._refusals.flush()
+        if self._closing.is_evaluating:
+            self._notes.say(f"round {command.round} waits to be closed: the model before it is being evaluated")
         # The next model overwrites the one that may still be under evaluation.
         self.note_evaluation(wait=True)
-        self._closing.close_round(command.round, command.accepted, elapsed_s=lambda: self._clock() - self._opened_s)
+        self._closing.close_round(
+            command.round,
+            command.accepted,
+            elapsed_s=lambda: self._clock() - self._opened_s,
+            tell=self._notes.say,
+        )
         self._observer.round_closed(self._store.closed_round(command.round))
         return self.model_ready()
+
+    def finish(self) -> None:
+        """Announce the end of the run, with the model of the last closed round."""
+        self._announcements.finish(self._model, self._quality())
+
+    def _quality(self) -> Quality | None:
+        """What is on record of the present model; None before the first round closed."""
+        if not self._model.rounds:
+            return None
+        record = self._store.closed_round(self._model.rounds)
+        return Quality(
+            sparsity=record.global_sparsity,
+            accuracy=record.test_accuracy,
+            rmse=record.test_rmse,
+            r_squared=record.test_r_squared,
+        )
 
     def note_evaluation(self, *, wait: bool = False) -> None:
         """Report an evaluation that lagged behind its round, if one is done."""

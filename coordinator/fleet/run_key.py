@@ -6,6 +6,7 @@ key is on another machine, `sparsyedge coordinator sign --run RUN.toml` makes bo
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,16 +24,49 @@ from sparsyedge.edge.storage import write_atomically
 
 __all__ = ["RunKey", "certify_run", "check_run_key", "open_run_key"]
 
+log = logging.getLogger(__name__)
+
 KEY_NAME = "run.key"
 CERTIFICATE_NAME = "run-certificate.json"
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunKey:
     """Signs a run's tasks."""
 
     key: Ed25519PrivateKey
     certificate: RunCertificate
+    authority: Authority | None = None
+    run_dir: Path | None = None
+    _known: str = ""
+    """The fleet's signing key when we looked last."""
+
+    def follow_authority(self) -> bool:
+        """Have the fleet's new signing key certify this run, if there is one since; returns whether that was so.
+
+        The serial stays, so devices go on where they are. They trust both keys at that time.
+        """
+        if self.authority is None or self.run_dir is None:
+            return False
+        try:
+            if (public := self.authority.signing_key) == self._known:
+                return False
+            signing_key = self.authority.private_signing_key()
+        except OSError as error:
+            log.debug("the fleet's signing key cannot be read (%s); this run keeps its certificate", error)
+            return False
+        if signing_key.public_key().public_bytes_raw().hex() != public:
+            return False  # it is being replaced right now
+        self._known = public
+        if _is_by(self.certificate, public):
+            return False
+        before = self.certificate
+        self.certificate = certify(
+            before.key, fleet=before.fleet, run=before.run, serial=before.serial, signing_key=signing_key
+        )
+        _write_certificate(self.run_dir, self.certificate)
+        log.info("run %s is certified by the fleet's new key %s... from now on", before.run, public[:12])
+        return True
 
     def seal(self, task: RoundTask) -> RoundTask:
         """Sign a task and attach the run's certificate."""
@@ -51,7 +85,7 @@ def open_run_key(config: RunConfig, *, is_new: bool) -> RunKey | None:
     certificate = _usable_certificate(authority, config, is_new=is_new) or certify_run(authority, config)
     with authority.ledger() as ledger:
         ledger.note_led(certificate.serial, run=certificate.run, key=certificate.key)
-    return RunKey(_load_key(config.run_path), certificate)
+    return RunKey(_load_key(config.run_path), certificate, authority, config.run_path)
 
 
 def check_run_key(config: RunConfig, *, is_new: bool) -> None:
@@ -75,9 +109,21 @@ def certify_run(authority: Authority, config: RunConfig) -> RunCertificate:
     with authority.ledger() as ledger:
         serial = ledger.next_run_serial(config.name, public)
     certificate = certify(public, fleet=config.fleet, run=config.name, serial=serial, signing_key=signing_key)
-    content = msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n"
-    write_atomically(config.run_path / CERTIFICATE_NAME, content)
+    _write_certificate(config.run_path, certificate)
     return certificate
+
+
+def _write_certificate(run_dir: Path, certificate: RunCertificate) -> None:
+    content = msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n"
+    write_atomically(run_dir / CERTIFICATE_NAME, content)
+
+
+def _is_by(certificate: RunCertificate, signing_key: str) -> bool:
+    try:
+        check_certificate(certificate, fleet=certificate.fleet, signing_key=signing_key)
+    except SecurityError:
+        return False
+    return True
 
 
 def _usable_certificate(authority: Authority, config: RunConfig, *, is_new: bool) -> RunCertificate | None:

@@ -88,7 +88,7 @@ class UpdateEffects:
         if upload is None:
             return None
         try:
-            known = self._updates.verify(upload.offer, upload.assembly.content(), device=command.device)
+            known = self._updates.verify(upload.offer, upload.assembly.joined(), device=command.device)
         except FrameError as error:
             return UpdateInvalid(command.device, command.update, one_line(str(error)))
         return UpdateVerified(command.device, command.update) if known else None
@@ -108,7 +108,7 @@ class UpdateEffects:
         upload = None if command.again else self._uploads.get(command.device, command.update)
         progress = None
         if upload is not None:
-            self._updates.accept(command.device, upload.offer, upload.assembly.content())
+            self._updates.accept(command.device, upload.offer, upload.assembly.joined())
             progress = _Progress(upload.offer.update.bytes, self._count(command.round), len(self._announcements.cohort))
         self._unanswered.append((command, progress))
 

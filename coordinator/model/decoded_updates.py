@@ -66,7 +66,9 @@ class DecodedUpdates:
     def decode(self, update: str, frame: bytes, *, round_number: int) -> None:
         """Decode the update with this hash here and now; raises FrameError if it must not be averaged."""
         model = self._model
-        verified = verify_update(frame, model.base, run=self._run, round_number=round_number, base_id=model.id)
+        verified = verify_update(
+            frame, model.base, run=self._run, round_number=round_number, base_id=model.id, sha256=update
+        )
         place = self._files[0].append(verified.update)
         self._found[update] = Decoded(place, verified.measures, verified.update.entries)
 
@@ -74,7 +76,7 @@ class DecodedUpdates:
         """Have a worker decode an update; False if the run has none."""
         if self._pool is None:
             return False
-        self._asked[self._pool.submit(frame, round_number=round_number)] = Asked(device, update)
+        self._asked[self._pool.submit(frame, round_number=round_number, sha256=update)] = Asked(device, update)
         return True
 
     def answers(self, timeout_s: float = 0.0) -> Iterator[tuple[Asked, str]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsyedge.coordinator.allocator import give_back_free_memory
+from sparsyedge.coordinator.model.group_models import group_states
 from sparsyedge.coordinator.record.metrics import ERROR_LEVEL_PREFIX, LEVEL_PREFIX
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.edge.data import Dataset, Labels, Samples
@@ -16,13 +19,12 @@ from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.inference.losses import RegressionErrors
 from sparsyedge.edge.model.artifacts import Manifest
-from sparsyedge.edge.model.prune import prune_global
-from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
+from sparsyedge.edge.tensors import FloatArray, State
 
-__all__ = ["Evaluate", "Evaluator", "Extend", "evaluate_levels", "evaluation_samples", "global_sparsity"]
+__all__ = ["Evaluate", "Evaluator", "Extend", "evaluate_levels", "evaluation_samples"]
 
-EVALUATION_BATCH = 50
-"""Small enough that activations take less memory than the model does."""
+EVALUATION_BATCH = 10
+"""Activations must take far less memory than the model does, and larger batches are no faster on a processor."""
 
 Evaluate = Callable[[State], Evaluation]
 Extend = Callable[[Evaluation], Evaluation]
@@ -31,16 +33,27 @@ Extend = Callable[[Evaluation], Evaluation]
 class Evaluator:
     """Evaluates states on one set of samples."""
 
-    def __init__(self, session: EvalSession, samples: Samples, extend: Extend | None = None) -> None:
-        """`extend` adds the caller's own measurements to each evaluation."""
+    def __init__(
+        self, session: EvalSession, samples: Samples, extend: Extend | None = None, *, at_once: int = 1
+    ) -> None:
+        """`extend` adds the caller's own measurements to each evaluation.
+
+        Up to `at_once` batches are evaluated at the same time, each by a thread of its own; that changes no figure.
+        """
         self._session = session
         self._samples = samples
         self._extend = extend
+        self._at_once = at_once
 
     def __call__(self, state: State) -> Evaluation:
         """Measure accuracy, or the errors of a regression, and loss over all samples, with running statistics."""
+        give_back_free_memory()
         self._session.load(state)
-        evaluation = self._classes() if self._samples.task == "classes" else self._regression()
+        try:
+            evaluation = self._classes() if self._samples.task == "classes" else self._regression()
+        finally:
+            self._session.unload()
+            give_back_free_memory()
         return evaluation if self._extend is None else self._extend(evaluation)
 
     def _classes(self) -> Evaluation:
@@ -52,7 +65,6 @@ class Evaluator:
             right = _add(right, np.bincount(y[logits.argmax(axis=1) == y], minlength=classes))
             seen = _add(seen, np.bincount(y, minlength=classes))
             loss_sum += loss * len(y)
-        self._session.unload()
         by_class = tuple(float(hits / count) if count else math.nan for hits, count in zip(right, seen, strict=True))
         return Evaluation(int(right.sum()) / len(self._samples), loss_sum / len(self._samples), by_class=by_class)
 
@@ -63,37 +75,36 @@ class Evaluator:
         return Evaluation(None, errors.mse, rmse=errors.rmse, r_squared=errors.r_squared)
 
     def _batches(self) -> Iterator[tuple[Labels, float, FloatArray]]:
-        """The labels, the loss and the model's output of every batch."""
-        for start in range(0, len(self._samples), EVALUATION_BATCH):
-            stop = min(start + EVALUATION_BATCH, len(self._samples))
-            x, y = self._samples.batch(np.arange(start, stop))
-            yield y, *self._session.evaluate(x, y)
+        """The labels, the loss and the model's output of every batch, in order."""
+        starts = range(0, len(self._samples), EVALUATION_BATCH)
+        if self._at_once == 1:
+            yield from map(self._batch, starts)
+            return
+        with ThreadPoolExecutor(self._at_once, thread_name_prefix="evaluation") as threads:
+            yield from threads.map(self._batch, starts)
+
+    def _batch(self, start: int) -> tuple[Labels, float, FloatArray]:
+        x, y = self._samples.batch(np.arange(start, min(start + EVALUATION_BATCH, len(self._samples))))
+        return y, *self._session.evaluate(x, y)
 
 
 def _add(total: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return counts if not len(total) else total + counts
 
 
-def evaluate_levels(evaluate: Evaluate, state: State, manifest: Manifest) -> dict[str, float]:
+def evaluate_levels(evaluate: Evaluate, state: State, manifest: Manifest, group_masks: bytes = b"") -> dict[str, float]:
     """Measure the accuracy at each group's own sparsity: groups with a target start from the model pruned to it.
 
-    A regression's error takes the place of its accuracy.
+    A regression's error takes the place of its accuracy. `group_masks` are the groups' own, if those are fixed.
     """
     figures = {}
-    for sparsity in sorted(set(manifest.method.sparsities)):
-        found = evaluate(prune_global(state, manifest.prunable, sparsity))
+    for sparsity, pruned in group_states(manifest, state, group_masks):
+        found = evaluate(pruned)
         if found.accuracy is not None:
             figures[f"{LEVEL_PREFIX}{sparsity:g}"] = found.accuracy
         elif found.rmse is not None:
             figures[f"{ERROR_LEVEL_PREFIX}{sparsity:g}"] = found.rmse
     return figures
-
-
-def global_sparsity(state: Mapping[str, FloatArray], prunable: Iterable[str]) -> float:
-    """Return the share of prunable weights that are exactly zero."""
-    names = tuple(prunable)
-    size = sum(state[name].size for name in names)
-    return 1.0 - count_nonzero(state, names) / size if size else 0.0
 
 
 def evaluation_samples(dataset: Dataset, manifest: Manifest) -> Samples:

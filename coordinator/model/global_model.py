@@ -6,12 +6,14 @@ encodes the average, continues with the decoded frame, and adds the rounding err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.aggregation.server_optimizer import make_optimizer
 from sparsyedge.coordinator.config import RunConfig
+from sparsyedge.coordinator.model.averaged_model import mean_of_frames
+from sparsyedge.coordinator.model.group_models import GroupModel, first_masks, group_states
 from sparsyedge.coordinator.model.model_files import ModelFiles, Version
 from sparsyedge.edge.errors import ArtifactError, DamagedFileError, RunError
 from sparsyedge.edge.model.artifacts import Artifacts
@@ -38,6 +40,10 @@ class GlobalModel:
     blob: Blob
     deltas: tuple[Delta, ...] = ()
     """Differences for devices that hold an earlier version, the latest of those versions first."""
+    groups: tuple[GroupModel, ...] = ()
+    """The models of groups of devices that download their own."""
+    group_masks: bytes = b""
+    """What is fixed about them (group_models.py)."""
 
     def __init__(
         self,
@@ -54,7 +60,7 @@ class GlobalModel:
         """
         self._config = config
         self._manifest = artifacts.manifest
-        self._files = ModelFiles(config.run_path)
+        self._files = ModelFiles(config.run_path, averaged=config.delivery.average)
         self._optimizer = make_optimizer(config.server_optimizer, artifacts.manifest)
         identity = model_id(initial)
         if config.initial is None and identity != self._manifest.initial_model:
@@ -80,9 +86,29 @@ class GlobalModel:
         return self.id == self._manifest.initial_model
 
     @property
+    def rounds(self) -> int:
+        """The last round that went into it; 0 for the model that the run began with."""
+        return self._round - 1
+
+    @property
     def state(self) -> State:
         """The tensors of the present version; callers must not change them."""
         return self._state
+
+    def averaged(self) -> State:
+        """Return the mean of the last versions, as many as the config says; callers must not change it."""
+        count = self._config.delivery.average
+        if count == 1 or self._round < FIRST_TRAINED:
+            return self._state
+        frames = self._files.last_frames(self._round, count, since=FIRST_TRAINED)
+        return self._mean(frames)
+
+    def averaged_frame(self) -> bytes:
+        """Return that mean as a frame that stands alone."""
+        state = self.averaged()
+        if state is self._state:
+            return self.frame()
+        return self._encode(state, round_number=self._round, base_id=model_id(state))
 
     def frame(self) -> bytes:
         """Return the present version as a frame that stands alone."""
@@ -101,7 +127,7 @@ class GlobalModel:
 
     def next_version(self, average: Tensors, *, round_number: int) -> Version:
         """Make the version that the next round starts from, and save it."""
-        mean = self._optimizer.step(self._state, average)
+        mean = self._broadcast(self._optimizer.step(self._state, average), round_number)
         first = round_number == self._first_sent
         coded = self._code(mean, base=None if first else self._state, round_number=round_number)
         identity = model_id(coded.decoded)
@@ -112,9 +138,23 @@ class GlobalModel:
             delta=b"" if first else coded.frame,
             residual=coded.residual,
             optimizer=self._optimizer.pack(),
+            group_masks=self.group_masks or first_masks(self._manifest, coded.decoded),
         )
         self._files.save(version)
         return version
+
+    def _broadcast(self, model: Tensors, round_number: int) -> Tensors:
+        """Return the model for the next round: itself, or its mean with the versions before it when that is due."""
+        delivery = self._config.delivery
+        if delivery.broadcast_every is None or (round_number - 1) % delivery.broadcast_every:
+            return model
+        frames = self._files.last_frames(round_number - 1, delivery.average - 1, since=FIRST_TRAINED)
+        newest = self._encode(dict(model), round_number=round_number, base_id=self.id)
+        return self._mean([*frames, newest])
+
+    def _mean(self, frames: Iterable[bytes]) -> State:
+        manifest = self._manifest
+        return mean_of_frames(frames, self._layout, manifest.method, positions=manifest.positions)
 
     def present(self, version: Version) -> None:
         """Make a saved version the present one. Overwrites the tensors of the one before."""
@@ -129,6 +169,26 @@ class GlobalModel:
         frames = {base: frame for base, frame in self._differences(version) if len(frame) < len(version.frame)}
         self._delta_frames = frames
         self.deltas = tuple(Delta(base=base, model=blob_of(frame)) for base, frame in frames.items())
+        self.group_masks = version.group_masks
+        self.groups = tuple(self._group_models())
+
+    def nonzeros_for(self, cohort: Sequence[str]) -> float:
+        """Return how many values a device of the cohort receives on average."""
+        if not self.groups or not cohort:
+            return self.nonzeros
+        sizes = {group.sparsity: group.nonzeros for group in self.groups}
+        method = self._manifest.method
+        found = [sizes.get(method.sparsity_of(device, self._round), self.nonzeros) for device in cohort]
+        return sum(found) / len(found)
+
+    def _group_models(self) -> Iterator[GroupModel]:
+        """Yield the model of each group that downloads its own; none for the model that the run begins with."""
+        if self._manifest.method.download != "own" or self._round < FIRST_TRAINED:
+            return
+        for target, state in group_states(self._manifest, self._state, self.group_masks):
+            identity = model_id(state)
+            frame = self._encode(state, round_number=self._round, base_id=identity)
+            yield GroupModel(target, identity, frame, blob_of(frame), read_header(frame).entries)
 
     def _differences(self, version: Version) -> Iterator[tuple[str, bytes]]:
         """Yield the id of each earlier version, latest first, and the frame of the difference to it.

@@ -27,6 +27,11 @@ class LateEvaluation:
         self._found: Evaluated | None = None
         self._error: BaseException | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether `take` would have to wait."""
+        return self._thread is not None and self._thread.is_alive()
+
     def start(self, evaluate: Callable[[], Evaluated]) -> None:
         """Evaluate from now on; `take` the last one first."""
         assert self._thread is None
@@ -42,7 +47,7 @@ class LateEvaluation:
 
     def take(self, *, wait: bool) -> Evaluated | None:
         """The result, once; None if there is none (yet). Raises what the evaluation raised."""
-        if self._thread is None or (not wait and self._thread.is_alive()):
+        if self._thread is None or (not wait and self.is_running):
             return None
         self._thread.join()
         self._thread = None

@@ -36,19 +36,23 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """What the codec has rounded away so far, packed; the next version adds it."""
     optimizer: bytes = b""
     """What the server optimizer remembers, packed."""
+    group_masks: bytes = b""
+    """The fixed masks of groups with targets of their own, packed; empty if there are none."""
 
 
 class ModelFiles:
     """The folder `models/` of a run."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, *, averaged: int = 1) -> None:
+        """With `averaged`, keep enough versions to average as many."""
         self._folder = run_dir / "models"
+        self._kept = max(KEPT_BASES, averaged)
 
     def save(self, version: Version) -> None:
         """Save a version durably, and remove those too old to be a base."""
         write_atomically(self._path(version.round), msgspec.msgpack.encode(version))
         for number in self.rounds():
-            if not version.round - KEPT_BASES <= number <= version.round:
+            if not version.round - self._kept <= number <= version.round:
                 self._path(number).unlink()
 
     def load(self, round_number: int) -> Version:
@@ -66,6 +70,12 @@ class ModelFiles:
         for number in reversed(self.rounds()):
             if max(since, round_number - KEPT_BASES) <= number < round_number:
                 yield self.load(number)
+
+    def last_frames(self, round_number: int, count: int, *, since: int) -> Iterator[bytes]:
+        """Yield the frames of up to `count` versions, the last of them a round's; none before round `since`."""
+        for number in self.rounds():
+            if max(since, round_number - count + 1) <= number <= round_number:
+                yield self.load(number).frame
 
     def rounds(self) -> list[int]:
         """Return the rounds whose models are on disk, in order."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sparsyedge.coordinator.aggregation.influence import Influence, Share
 from sparsyedge.coordinator.aggregation.measures import pruned_exactly
 from sparsyedge.coordinator.aggregation.method_rules import masked
+from sparsyedge.coordinator.aggregation.pair_cosines import mean_pair_cosine
 from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.aggregation.rules import RoundContext, Rule, mean
 from sparsyedge.coordinator.config import RunConfig
@@ -46,6 +49,14 @@ class RoundAverage:
             base,
             pruned_exactly=lambda device: pruned_exactly(decoded.update(hashes[device]), base),
         )
+
+    def pair_cosine(self, hashes: dict[str, str]) -> float | None:
+        """Return the mean cosine between the updates of two devices, as they were sent; None for a single device."""
+        if len(hashes) < 2:
+            return None
+        decoded = self._updates.decoded
+        norms = np.stack([decoded[update].measures.norms for update in hashes.values()])
+        return mean_pair_cosine(decoded.entries([(update, 1.0, {}) for update in hashes.values()]), norms)
 
     def combine(
         self, round_number: int, hashes: dict[str, str], shares: dict[str, Share]

@@ -27,7 +27,7 @@ class RoundUpdates:
         self.decoded = decoded
 
     def verify(self, offer: Offer, frame: bytes, *, device: str = "") -> bool:
-        """Check an update; raises FrameError if it must not be averaged. The caller has checked the frame's hash.
+        """Check an update, its hash included; raises FrameError if it must not be averaged.
 
         False if a worker process checks it: `decoded.answers` will say.
         """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sparsyedge.coordinator.aggregation.influence import Influence
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.aggregation.rules import make_rule
+from sparsyedge.coordinator.allocator import give_back_free_memory
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.model.decoded_updates import DecodedUpdates
 from sparsyedge.coordinator.model.evaluate import Evaluate
@@ -73,5 +74,6 @@ def open_model(
     closing = RoundClosing(
         config, manifest, beginning, model=model, updates=updates, average=average, evaluate=evaluate, store=store
     )
+    give_back_free_memory()
     closing.catch_up(round_number - 1)
     return RunModel(model, updates, closing, pool)

@@ -25,9 +25,11 @@ __all__ = [
     "LAYER_PREFIX",
     "LEVEL_PREFIX",
     "figures_of_round",
+    "final_figures",
     "iou_matrix",
     "of_evaluation",
     "of_shares",
+    "of_single_model",
     "pack_mask",
 ]
 
@@ -71,12 +73,36 @@ def figures_of_round(
         figures["nonzeros_device"] = sum(each.kept for each in measured) / len(measured)
         # 1 if all devices kept the same weights, 1 / devices if no two kept the same one.
         figures["mask_agreement"] = float(figures["nonzeros_device"] / after) if after else 1.0
+    figures |= _multiply_adds(start, nonzeros[:weights], sizes[:weights])
     by_layer = dict(zip(layout.weights, zip(nonzeros[:weights], sizes[:weights], strict=True), strict=True))
     return figures | {f"{LAYER_PREFIX}{name}": _zeros(*by_layer[name]) for name in start.manifest.prunable}
 
 
+def _multiply_adds(base: RoundBase, nonzeros: NDArray[np.float64], sizes: NDArray[np.int64]) -> dict[str, float]:
+    """The share of a dense model's multiply-adds that the non-zero weights take; missing if an export counts none."""
+    positions = base.manifest.positions
+    places = np.array([positions[name] for name in base.layout.weights], dtype=np.float64)
+    dense = float(places @ sizes)
+    return {"multiply_adds": float(places @ nonzeros) / dense} if dense else {}
+
+
 def _zeros(nonzeros: float, size: float) -> float:
     return float(1.0 - nonzeros / size) if size else 0.0
+
+
+def final_figures(evaluation: Evaluation) -> dict[str, float]:
+    """Return the figures of the last model on a test part that no earlier round was evaluated on."""
+    return _quality("final_test", evaluation)
+
+
+def of_single_model(evaluation: Evaluation) -> dict[str, float]:
+    """Return the figures of a round's own model, where the evaluation of the round is that of an average."""
+    return _quality("single", evaluation)
+
+
+def _quality(prefix: str, evaluation: Evaluation) -> dict[str, float]:
+    found = {"accuracy": evaluation.accuracy, "loss": evaluation.loss, "rmse": evaluation.rmse}
+    return {f"{prefix}_{name}": value for name, value in found.items() if value is not None}
 
 
 def of_evaluation(evaluation: Evaluation | None) -> dict[str, float]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from sparsyedge.coordinator.record.records import RoundRecord
+from sparsyedge.coordinator.record.situation import Situation
 
 __all__ = ["LogObserver", "Observer", "SilentObserver"]
 
 log = logging.getLogger(__name__)
-
-SHOWN = 5
-"""The most devices to name in one line."""
 
 
 class Observer(Protocol):
@@ -22,8 +19,8 @@ class Observer(Protocol):
     def note(self, sentence: str) -> None:
         """Something that the person who started the run should know."""
 
-    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
-        """A round cannot open yet; repeated when devices come or go. `unfit`: devices that will not train, and why."""
+    def waiting(self, situation: Situation) -> None:
+        """What the run waits for: when that changes, and once a minute."""
 
     def device_unfit(self, *, device: str, reason: str) -> None:
         """A device says that it will not train, or could not start."""
@@ -49,9 +46,6 @@ class Observer(Protocol):
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
         """We refused something that a device sent."""
 
-    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
-        """A round has been open for a while; `awaited` says what each missing member is doing."""
-
     def round_closed(self, record: RoundRecord) -> None:
         """A round is averaged and recorded; it is evaluated unless that may lag."""
 
@@ -68,7 +62,7 @@ class SilentObserver:
     def note(self, sentence: str) -> None:
         pass
 
-    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
+    def waiting(self, situation: Situation) -> None:
         pass
 
     def device_unfit(self, *, device: str, reason: str) -> None:
@@ -95,9 +89,6 @@ class SilentObserver:
     def refused(self, *, round_number: int, device: str, reason: str) -> None:
         pass
 
-    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
-        pass
-
     def round_closed(self, record: RoundRecord) -> None:
         pass
 
@@ -108,21 +99,14 @@ class SilentObserver:
         pass
 
 
-def _some(names: Sequence[str]) -> str:
-    """Join the first few names and the number of the others."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
 class LogObserver:
     """Writes one line per event into the log."""
 
     def note(self, sentence: str) -> None:
         log.info("%s", sentence)
 
-    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
-        besides = f"; unfit: {_some(sorted(unfit))}" if unfit else ""
-        log.info("round %d: waiting for devices, %d of %d ready%s", round_number, online, needed, besides)
+    def waiting(self, situation: Situation) -> None:
+        log.info("%s", situation.sentence)
 
     def device_unfit(self, *, device: str, reason: str) -> None:
         log.warning("device %s does not train: %s", device, reason)
@@ -136,10 +120,6 @@ class LogObserver:
             log.warning("device %s is left out until round %d: %s; %s", device, until_round, reason, sooner)
         else:
             log.info("device %s is out of quarantine", device)
-
-    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
-        names = _some([f"{device} ({doing})" for device, doing in sorted(awaited.items())])
-        log.info("round %d: waiting for %s, for %.0f min at most", round_number, names, max(0.0, left_s) / 60)
 
     def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
         log.info(

@@ -53,14 +53,15 @@ class RunTables:
         return rows
 
     def devices(self) -> list[Row]:
-        """A row per device that the run has heard of: state, updates, seconds, joules, bytes."""
+        """A row per device that the run has heard of: state, settings, updates, seconds, joules, bytes."""
         return [
             {
                 **{
                     field.name: getattr(member, field.name)
                     for field in dataclasses.fields(member)
-                    if field.name not in ("refusals", "adjustments")
+                    if field.name not in ("refusals", "adjustments", "evaluated", "data")
                 },
+                "settings": str(member.settings),
                 "refused": sum(refusal.count for refusal in member.refusals),
             }
             for member in self._store.members()
@@ -69,6 +70,14 @@ class RunTables:
     def phases(self) -> list[Row]:
         """A row per round, device and phase: seconds, joules, and how the joules were measured."""
         return [dataclasses.asdict(record) for record in self._store.phase_records()]
+
+    def device_evaluations(self) -> list[Row]:
+        """A row per evaluation on a device: samples, loss and accuracy of the model it was given and of its own."""
+        return [dataclasses.asdict(record) for record in self._store.device_evaluations()]
+
+    def data_notes(self) -> list[Row]:
+        """A row per round and device that said how its data had changed: new, changed, removed and broken samples."""
+        return [dataclasses.asdict(record) for record in self._store.data_notes()]
 
     def refusals(self) -> list[Row]:
         """A row per round, device and kind of refusal: the count and the last reason."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sparsyedge.coordinator.aggregation.influence import NOTABLE
+from sparsyedge.coordinator.record.device_evaluations import DeviceEvaluation, EvaluationRound
 from sparsyedge.edge.device.energy import meter_text
 from sparsyedge.edge.phase_costs import PhaseCost
+from sparsyedge.edge.protocol.device_settings import DeviceSettings
 
 __all__ = [
     "AdjustmentRecord",
+    "DataRecord",
     "DeviceRecord",
     "Evaluation",
     "KeptUpdate",
@@ -196,6 +200,29 @@ class AdjustmentRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataRecord:
+    """How a device's data had changed when it reported on a round."""
+
+    round: int
+    device: str
+    samples: int
+    """All samples that the device said it has."""
+    added: int
+    changed: int
+    removed: int
+    broken: int
+    """Samples that it could not read."""
+    trouble: str
+    """What was wrong with the first of them, or with the data as a whole."""
+    at: float
+
+    def __str__(self) -> str:
+        counts = {"new": self.added, "changed": self.changed, "removed": self.removed, "broken": self.broken}
+        text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        return "; ".join(part for part in (text, self.trouble) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemberRecord:
     """A device that the run has heard of: it came online, delivered, or had something refused."""
 
@@ -222,6 +249,20 @@ class MemberRecord:
     """The device's own reason for not training while online; empty if it can train."""
     alarm: str = ""
     """Any other problem: two devices share its identity, or somebody forged tasks."""
+    software: str = ""
+    """What it ran when it was last online; empty if it has not said."""
+    settings: DeviceSettings = field(default_factory=DeviceSettings)
+    """What it says of its machine and its owner's limits."""
+    samples: int = 0
+    """How many samples it says it has."""
+    evaluated: DeviceEvaluation | None = None
+    """What it found when it last evaluated a model."""
+    data: DataRecord | None = None
+    """What it last said about changes of its data."""
+    model_round: int | None = None
+    """The last round that went into the model that it predicts with; None if it has said nothing of one."""
+    predict_ms: float | None = None
+    """How long it takes for one sample with that model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,3 +275,7 @@ class RunSummary:
     devices: tuple[DeviceRecord, ...]
     refusals: tuple[RefusalRecord, ...]
     stretches: tuple[Stretch, ...] = ()
+    on_devices: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """What evaluations on devices came to, by training round and name (device_evaluations.py)."""
+    evaluations: tuple[EvaluationRound, ...] = ()
+    """Evaluation rounds."""

@@ -2,7 +2,7 @@
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Raise it when a table changes. We refuse stores of other versions rather than guess."""
 
 SCHEMA = """
@@ -37,6 +37,10 @@ CREATE TABLE devices (
     quarantined_until INTEGER NOT NULL DEFAULT 0,
     quarantine TEXT NOT NULL DEFAULT '',
     alarm TEXT NOT NULL DEFAULT '',
+    model_round INTEGER,
+    predict_ms REAL,
+    upgrade TEXT NOT NULL DEFAULT '',
+    upgrade_reason TEXT NOT NULL DEFAULT '',
     seen_at REAL NOT NULL
 );
 CREATE TABLE rounds (
@@ -98,6 +102,42 @@ CREATE TABLE phases (
     kind TEXT NOT NULL,
     PRIMARY KEY (round, device, phase)
 );
+CREATE TABLE evaluations (
+    number INTEGER PRIMARY KEY,
+    round INTEGER NOT NULL,
+    model_id TEXT NOT NULL,
+    asked INTEGER NOT NULL,
+    begun_at REAL NOT NULL,
+    ended_at REAL,
+    figures TEXT NOT NULL DEFAULT '{}'
+);
+CREATE TABLE device_evaluations (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    evaluation INTEGER NOT NULL,
+    samples INTEGER NOT NULL,
+    held_out INTEGER NOT NULL,
+    loss REAL,
+    accuracy REAL,
+    own_loss REAL,
+    own_accuracy REAL,
+    seconds REAL,
+    joules REAL,
+    at REAL NOT NULL,
+    PRIMARY KEY (evaluation, round, device)
+);
+CREATE TABLE data_notes (
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    samples INTEGER NOT NULL,
+    added INTEGER NOT NULL,
+    changed INTEGER NOT NULL,
+    removed INTEGER NOT NULL,
+    broken INTEGER NOT NULL,
+    trouble TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (round, device)
+);
 CREATE TABLE refusals (
     round INTEGER NOT NULL,
     device TEXT NOT NULL,
@@ -115,6 +155,10 @@ CREATE TABLE adjustments (
     cut INTEGER NOT NULL,
     clipped REAL NOT NULL,
     PRIMARY KEY (round, device)
+);
+CREATE TABLE device_settings (
+    device TEXT PRIMARY KEY,
+    settings TEXT NOT NULL
 );
 CREATE TABLE requests (
     kind TEXT NOT NULL,

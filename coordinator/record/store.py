@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+import msgspec
+
 from sparsyedge.coordinator.aggregation.influence import Share
 from sparsyedge.coordinator.record.database import closed_on_error
+from sparsyedge.coordinator.record.device_evaluations import EvaluationRound, figures_of
+from sparsyedge.coordinator.record.evaluation_rows import put_data_note, put_evaluation
 from sparsyedge.coordinator.record.records import Evaluation, Stretch
 from sparsyedge.coordinator.record.schema import SCHEMA, SCHEMA_VERSION
 from sparsyedge.coordinator.record.store_reader import StoreReader
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.faults import crash_point
-from sparsyedge.edge.protocol.messages import DeviceStatus, Report
+from sparsyedge.edge.protocol.device_settings import DeviceSettings
+from sparsyedge.edge.protocol.messages import DataNote, DeviceStatus, HeldModel, LocalEvaluation, Report, UpgradeStatus
 from sparsyedge.edge.storage import make_private_folder
 
 __all__ = ["STORE_NAME", "AcceptedUpdate", "ClosedRound", "Store"]
@@ -217,13 +222,36 @@ class Store(StoreReader):
                 (device, status.state == "online", status.samples, status.software, status.unfit, time.time()),
             )
 
+    def note_settings(self, device: str, settings: DeviceSettings) -> None:
+        """Record what a device says of its machine and limits; may wait for a commit."""
+        with self._transaction(may_wait=True) as db:
+            db.execute(
+                "INSERT OR REPLACE INTO device_settings VALUES (?, ?)", (device, msgspec.json.encode(settings).decode())
+            )
+
+    def note_model(self, device: str, held: HeldModel) -> None:
+        """Record the model that a device predicts with, and how long that takes it; may wait for a commit."""
+        with self._transaction(may_wait=True) as db:
+            db.execute(
+                "UPDATE devices SET model_round = ?, predict_ms = ? WHERE device = ?",
+                (held.round, held.predict_ms, device),
+            )
+
+    def note_upgrade(self, device: str, upgrade: UpgradeStatus) -> None:
+        """Record how far a device is with the release that it was told to install; may wait for a commit."""
+        with self._transaction(may_wait=True) as db:
+            db.execute(
+                "UPDATE devices SET upgrade = ?, upgrade_reason = ? WHERE device = ?",
+                (upgrade.stage, upgrade.reason, device),
+            )
+
     def note_alarm(self, device: str, alarm: str) -> None:
         """Record a problem with a device that goes beyond a single message; may wait for a commit."""
         with self._transaction(may_wait=True) as db:
             db.execute("UPDATE devices SET alarm = ? WHERE device = ?", (alarm, device))
 
     def open_round(
-        self, round_number: int, *, base: str, base_nonzeros: int, learning_rate: float, cohort: tuple[str, ...]
+        self, round_number: int, *, base: str, base_nonzeros: float, learning_rate: float, cohort: tuple[str, ...]
     ) -> None:
         """Record the start of a round, and how many values of its model each device receives."""
         with self._transaction() as db:
@@ -313,6 +341,56 @@ class Store(StoreReader):
                 for phase, cost in report.phases.items()
             ],
         )
+        if isinstance(report.evaluated, LocalEvaluation) and report.evaluated.samples:
+            put_evaluation(self._db, device, report.evaluated, round_number=round_number)
+        if isinstance(report.data, DataNote):
+            put_data_note(self._db, device, round_number, report.data)
+
+    def begin_evaluation(self, *, round_number: int, model_id: str, asked: int) -> int:
+        """Record the start of an evaluation round; returns its number, from 1."""
+        with self._transaction() as db:
+            (number,) = db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM evaluations").fetchone()
+            db.execute(
+                "INSERT INTO evaluations (number, round, model_id, asked, begun_at) VALUES (?, ?, ?, ?, ?)",
+                (number, round_number, model_id, asked, time.time()),
+            )
+        return int(number)
+
+    def add_evaluation(self, number: int, device: str, report: Report, *, round_number: int) -> None:
+        """Record a device's answer in an evaluation round; may wait for a commit."""
+        if not isinstance(report.evaluated, LocalEvaluation):
+            return
+        joules = [cost.joules for cost in report.phases.values()]
+        with self._transaction(may_wait=True) as db:
+            put_evaluation(
+                db,
+                device,
+                report.evaluated,
+                round_number=round_number,
+                number=number,
+                seconds=sum(cost.seconds for cost in report.phases.values()),
+                joules=sum(each for each in joules if each is not None) if None not in joules else None,
+            )
+
+    def end_evaluation(self, number: int) -> EvaluationRound:
+        """Record the end of an evaluation round and what it came to."""
+        figures = figures_of(self.device_evaluations(evaluation=number))
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE evaluations SET ended_at = ?, figures = ? WHERE number = ?",
+                (time.time(), json.dumps(figures), number),
+            )
+        return next(each for each in self.evaluation_rounds() if each.number == number)
+
+    def request_evaluation(self) -> None:
+        """Ask the coordinator for an evaluation round between two others."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO requests (kind, at) VALUES ('evaluate', ?)", (time.time(),))
+
+    def drop_evaluation_requests(self) -> None:
+        """Forget the requests for an evaluation round: one is under way, or nobody will lead it."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM requests WHERE kind = 'evaluate'")
 
     def count_refusals(self, refusals: Mapping[tuple[int, str, str], tuple[int, str]]) -> None:
         """Add to the counts by (round, device, kind); keeps the last reason of each."""
@@ -342,10 +420,7 @@ class Store(StoreReader):
                     closed.round,
                 ),
             )
-            db.executemany(
-                "INSERT OR REPLACE INTO metrics (round, name, value) VALUES (?, ?, ?)",
-                [(closed.round, name, value) for name, value in closed.metrics.items()],
-            )
+            self._put_figures(closed.round, closed.metrics)
             db.executemany(
                 "INSERT OR REPLACE INTO adjustments (round, device, samples, weight, cut, clipped) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
@@ -364,10 +439,18 @@ class Store(StoreReader):
                 "UPDATE rounds SET test_accuracy = ?, test_loss = ? WHERE round = ?",
                 (evaluation.accuracy, evaluation.loss, round_number),
             )
-            db.executemany(
-                "INSERT OR REPLACE INTO metrics (round, name, value) VALUES (?, ?, ?)",
-                [(round_number, name, value) for name, value in figures.items()],
-            )
+            self._put_figures(round_number, figures)
+
+    def note_figures(self, round_number: int, figures: Mapping[str, float]) -> None:
+        """Record further figures of a closed round, by name."""
+        with self._transaction():
+            self._put_figures(round_number, figures)
+
+    def _put_figures(self, round_number: int, figures: Mapping[str, float]) -> None:
+        self._db.executemany(
+            "INSERT OR REPLACE INTO metrics (round, name, value) VALUES (?, ?, ?)",
+            [(round_number, name, value) for name, value in figures.items()],
+        )
 
     def end_run(self, state: RunOutcome, *, reason: str = "", model_sha256: str | None = None) -> None:
         """Record how the run ended."""

@@ -6,11 +6,16 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
+import msgspec
+
 from sparsyedge.coordinator.record.database import closed_on_error, open_database
+from sparsyedge.coordinator.record.device_evaluations import DeviceEvaluation, EvaluationRound
 from sparsyedge.coordinator.record.records import (
     AdjustmentRecord,
+    DataRecord,
     DeviceRecord,
     KeptUpdate,
     MemberRecord,
@@ -27,10 +32,16 @@ from sparsyedge.coordinator.rounds.progress import OpenRecord, Progress
 from sparsyedge.coordinator.rounds.table import Table
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.phase_costs import PhaseCost
+from sparsyedge.edge.protocol.device_settings import DeviceSettings
 
-__all__ = ["StoreReader"]
+__all__ = ["StoreReader", "evaluation_of"]
+
+EVALUATION_COLUMNS = tuple(each.name for each in fields(DeviceEvaluation))
+DATA_COLUMNS = tuple(each.name for each in fields(DataRecord))
 
 BUSY_TIMEOUT_S = 5.0
+
+_SETTINGS_DECODER = msgspec.json.Decoder(DeviceSettings)
 
 
 class StoreReader:
@@ -214,7 +225,9 @@ class StoreReader:
             "  (SELECT COALESCE(SUM(u.bytes), 0) FROM updates u WHERE u.round = r.round) AS bytes_up, "
             "  (SELECT COALESCE(SUM(p.bytes_down), 0) FROM reports p WHERE p.round = r.round) AS bytes_down, "
             "  (SELECT COALESCE(SUM(u.nonzeros), 0) FROM updates u WHERE u.round = r.round) AS nonzeros_up, "
-            "  (SELECT COUNT(*) FROM updates u WHERE u.round = r.round) * r.base_nonzeros AS nonzeros_down, "
+            # A mean over the cohort where groups download models of their own sizes.
+            "  CAST(ROUND((SELECT COUNT(*) FROM updates u WHERE u.round = r.round) * r.base_nonzeros) AS INTEGER) "
+            "    AS nonzeros_down, "
             "  (SELECT COALESCE(SUM(f.count), 0) FROM refusals f WHERE f.round = r.round) AS refused, "
             "  (SELECT m.value FROM metrics m WHERE m.round = r.round AND m.name = 'test_rmse') AS test_rmse, "
             "  (SELECT m.value FROM metrics m WHERE m.round = r.round AND m.name = 'test_r_squared') AS test_r_squared "
@@ -258,18 +271,27 @@ class StoreReader:
             for row in rows
         )
 
+    def device_settings(self) -> dict[str, DeviceSettings]:
+        """What devices said of their machines and limits, by name."""
+        rows = self._db.execute("SELECT device, settings FROM device_settings")
+        return {row["device"]: _SETTINGS_DECODER.decode(row["settings"]) for row in rows}
+
     def members(self) -> tuple[MemberRecord, ...]:
         """Return every device that the run has heard of, ordered by name."""
+        settings = self.device_settings()
         refusals: dict[str, list[RefusalRecord]] = {}
         for refusal in self.refusals():
             refusals.setdefault(refusal.device, []).append(refusal)
+        evaluations, notes = self.last_evaluations(), self.last_data_notes()
         adjustments: dict[str, list[AdjustmentRecord]] = {}
         for adjustment in self.adjustments():
             adjustments.setdefault(adjustment.device, []).append(adjustment)
         rows = self._db.execute(
             "SELECT n.device, COALESCE(d.online, 0) AS online, COALESCE(d.unfit, '') AS unfit, "
+            "  COALESCE(d.software, '') AS software, "
+            "  COALESCE(d.samples, 0) AS samples, "
             "  COALESCE(d.quarantined_until, 0) AS quarantined_until, COALESCE(d.quarantine, '') AS quarantine, "
-            "  COALESCE(d.alarm, '') AS alarm, "
+            "  COALESCE(d.alarm, '') AS alarm, d.model_round, d.predict_ms, "
             "  MAX(COALESCE(d.seen_at, 0), "
             "      COALESCE((SELECT MAX(accepted_at) FROM updates u WHERE u.device = n.device), 0), "
             "      COALESCE((SELECT MAX(at) FROM refusals f WHERE f.device = n.device), 0)) AS seen_at, "
@@ -290,8 +312,11 @@ class StoreReader:
                     **dict(row),
                     "online": bool(row["online"]),
                     "seen_at": row["seen_at"] or None,
+                    "settings": settings.get(row["device"], DeviceSettings()),
                     "refusals": tuple(refusals.get(row["device"], ())),
                     "adjustments": tuple(adjustments.get(row["device"], ())),
+                    "evaluated": evaluations.get(row["device"]),
+                    "data": notes.get(row["device"]),
                 }
             )
             for row in rows.fetchall()
@@ -319,6 +344,50 @@ class StoreReader:
         """When each round was announced."""
         return {row["round"]: row["opened_at"] for row in self._db.execute("SELECT round, opened_at FROM rounds")}
 
+    def device_evaluations(
+        self, *, round_number: int | None = None, evaluation: int | None = None
+    ) -> tuple[DeviceEvaluation, ...]:
+        """What devices found in one training round, in one evaluation round, or in all; by round and device."""
+        condition, values = "1", tuple[int, ...]()
+        if evaluation is not None:
+            condition, values = "evaluation = ?", (evaluation,)
+        elif round_number is not None:
+            condition, values = "evaluation = 0 AND round = ?", (round_number,)
+        rows = self._db.execute(
+            f"SELECT * FROM device_evaluations WHERE {condition} ORDER BY round, evaluation, device", values
+        )
+        return tuple(evaluation_of(row) for row in rows)
+
+    def last_evaluations(self) -> dict[str, DeviceEvaluation]:
+        """What each device found last, by device."""
+        rows = self._db.execute("SELECT e.*, MAX(e.at) FROM device_evaluations e GROUP BY e.device ORDER BY e.device")
+        return {row["device"]: evaluation_of(row) for row in rows}
+
+    def evaluation_rounds(self) -> tuple[EvaluationRound, ...]:
+        """The evaluation rounds in order; the last one may be under way."""
+        rows = self._db.execute("SELECT * FROM evaluations ORDER BY number")
+        return tuple(EvaluationRound(**{**dict(row), "figures": json.loads(row["figures"])}) for row in rows)
+
+    def evaluation_figures(self) -> dict[int, dict[str, float]]:
+        """What the evaluations on devices came to, by training round; rounds without any are left out."""
+        figures: dict[int, dict[str, float]] = {}
+        rows = self._db.execute(
+            "SELECT round, name, value FROM metrics WHERE name GLOB 'eval_*' AND value IS NOT NULL ORDER BY round"
+        )
+        for row in rows:
+            figures.setdefault(row["round"], {})[row["name"]] = row["value"]
+        return figures
+
+    def data_notes(self) -> tuple[DataRecord, ...]:
+        """How the data of devices has changed, as far as they said so; by round and device."""
+        rows = self._db.execute("SELECT * FROM data_notes ORDER BY round, device")
+        return tuple(DataRecord(**dict(row)) for row in rows)
+
+    def last_data_notes(self) -> dict[str, DataRecord]:
+        """What each device said last about its data, by device."""
+        rows = self._db.execute("SELECT d.*, MAX(d.at) FROM data_notes d GROUP BY d.device ORDER BY d.device")
+        return {row["device"]: DataRecord(**{name: row[name] for name in DATA_COLUMNS}) for row in rows}
+
     def refusals(self) -> tuple[RefusalRecord, ...]:
         """Return all refusals, ordered by round."""
         rows = self._db.execute("SELECT round, device, kind, reason, count FROM refusals ORDER BY round, device, kind")
@@ -342,4 +411,12 @@ class StoreReader:
             devices=self.devices(),
             refusals=self.refusals(),
             stretches=self.stretches(),
+            on_devices=self.evaluation_figures(),
+            evaluations=self.evaluation_rounds(),
         )
+
+
+def evaluation_of(row: sqlite3.Row) -> DeviceEvaluation:
+    """Read a row of the table device_evaluations."""
+    values = {name: row[name] for name in EVALUATION_COLUMNS}
+    return DeviceEvaluation(**{**values, "held_out": bool(row["held_out"])})

@@ -63,10 +63,12 @@ def round_table(rounds: tuple[RoundRecord, ...]) -> Table:
 
 def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
     """One row per device: the seconds of each phase over all rounds, and joules if known."""
-    table = compact_table("devices (seconds and joules of all rounds)", "device", "", *PHASES, "steps", "peak MB")
+    # Few fleets evaluate on devices, and 80 columns have no room to spare.
+    phases = [phase for phase in PHASES if phase != "evaluate" or any(phase in device.phases for device in devices)]
+    table = compact_table("devices (seconds and joules of all rounds)", "device", "", *phases, "steps", "peak MB")
     table.padding = (0, 0, 0, 0)
     for device in devices:
-        costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in PHASES]
+        costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in phases]
         metered = any(cost.joules is not None for cost in costs)
         unit = "J modelled" if device.energy_kind == "modelled" else "J"
         table.add_row(

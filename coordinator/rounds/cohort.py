@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
+from sparsyedge.coordinator.rounds.balanced import balanced_cohort
 from sparsyedge.edge.model.methods import group_of
 
 __all__ = ["POLICIES", "Policy", "Selection", "lot", "round_robin", "sample_cohort", "uniform"]
 
-Policy = Literal["uniform", "round-robin"]
+Policy = Literal["uniform", "round-robin", "balanced"]
 
 
 class Selection(Protocol):
@@ -41,7 +42,8 @@ def round_robin(devices: Iterable[str], size: int, *, seed: int, round_number: i
     return [*ordered[start:], *ordered[:start]]
 
 
-POLICIES: dict[Policy, Selection] = {"uniform": uniform, "round-robin": round_robin}
+POLICIES: dict[Policy, Selection] = {"uniform": uniform, "round-robin": round_robin, "balanced": uniform}
+"""Lots also fill the places that are left in a cohort of `balanced`."""
 
 
 def sample_cohort(
@@ -52,12 +54,17 @@ def sample_cohort(
     round_number: int,
     shares: Sequence[int] = (),
     policy: Policy = "uniform",
+    classes: Mapping[str, bytes] | None = None,
 ) -> tuple[str, ...]:
     """Pick at most `size` devices by the given policy; returns them sorted.
 
     If the method has groups, each group fills its share of the places first. Places it cannot fill go to the others.
+    `classes` says which classes devices have; only `balanced` asks for it.
     """
     drawn = POLICIES[policy](devices, size, seed=seed, round_number=round_number)
+    if policy == "balanced":
+        first = balanced_cohort(drawn, size, seed=seed, round_number=round_number, classes=classes or {})
+        drawn = [*first, *(device for device in drawn if device not in set(first))]
     if shares:
         places = _places(size, shares)
         by_group = {group: [each for each in drawn if group_of(each, shares) == group] for group in range(len(shares))}

@@ -74,6 +74,8 @@ class DeviceOnline:
 
     device: str
     boot_id: str
+    classes: bytes = b""
+    """What it has of each class, in proportion; empty if it does not say."""
 
 
 @dataclass(frozen=True)

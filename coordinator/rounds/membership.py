@@ -175,7 +175,7 @@ def _is_spare(state: RunState, stage: Open, device: str) -> bool:
 def _next_spare(state: RunState, stage: Open) -> tuple[Open, str | None]:
     """The ready device that takes the next free place; None if there is none."""
     plan = state.plan
-    if plan.policy != "uniform":
+    if plan.policy_of_spares != "uniform":
         # Whose turn it is depends on all that are spare, so this policy goes through them for every replacement.
         spare = frozenset(device for device in state.ready if _is_spare(state, stage, device))
         drawn = sample_cohort(spare, 1, seed=plan.seed, round_number=stage.round, policy=plan.policy)

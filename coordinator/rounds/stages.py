@@ -56,6 +56,11 @@ class Plan:
     """Whether devices work one after the other; then one device's time says nothing about another's."""
 
     @property
+    def policy_of_spares(self) -> Policy:
+        """Who takes the place of a member that will not answer; a balanced cohort has it filled by lot."""
+        return "uniform" if self.policy == "balanced" else self.policy
+
+    @property
     def asked(self) -> int:
         """How many devices to ask for `cohort_size` updates."""
         return math.ceil(self.cohort_size * (1 + self.over_selection))
@@ -163,6 +168,8 @@ class RunState:
     stage: Stage
     online: Table[str] = field(default_factory=Table)
     """Boot id by device. It keeps the last will of an earlier boot from removing a device that is back."""
+    classes: Table[bytes] = field(default_factory=Table)
+    """What each device has of each class, where it says so."""
     unfit: Table[int] = field(default_factory=Table)
     """Devices that are online but will not train: in the given round, or (0) until they say otherwise."""
     conduct: Table[Conduct] = field(default_factory=Table)

@@ -212,6 +212,7 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
         round_number=stage.round,
         shares=plan.shares,
         policy=plan.policy,
+        classes=state.classes,
     )
     opened = open_stage(state, cohort, now_s, round_number=stage.round, model=stage.model, accepted={})
     return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
@@ -220,6 +221,8 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
 def _take_in(state: RunState, event: DeviceOnline, now_s: float) -> Outcome:
     device = event.device
     state = replace(state, online=state.online.set(device, event.boot_id), unfit=state.unfit.without(device))
+    if event.classes:
+        state = replace(state, classes=state.classes.set(device, event.classes))
     stage = state.stage
     if isinstance(stage, Open):
         return replace_members(state, add_spare(state, stage, device), now_s)
@@ -377,7 +380,8 @@ def _extend(state: RunState, stage: Open, now_s: float) -> Outcome:
     absent = sorted(lost, key=lambda device: state.is_willing(device) and device not in stage.failed)
     spare = state.ready - set(before) - set(stage.replaced)
     plan = state.plan
-    substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=plan.policy)
+    policy = plan.policy_of_spares
+    substitutes = sample_cohort(spare, len(absent), seed=plan.seed, round_number=stage.round, policy=policy)
     replaced = stage.replaced
     # An absent member without a substitute stays: it may still come back.
     for device, substitute in zip(absent, substitutes, strict=False):

@@ -30,17 +30,17 @@ from sparsyedge.coordinator.rounds.deadlines import (
 from sparsyedge.coordinator.rounds.grants import uploads_until
 from sparsyedge.coordinator.rounds.stages import Open, RunState
 
-__all__ = ["has_enough", "is_full", "longest_wait", "still_waits", "waits_until"]
+__all__ = ["has_enough", "is_full", "longest_wait", "still_waits", "waits_for", "waits_until", "wanted"]
 
 
 def is_full(state: RunState, stage: Open) -> bool:
     """Whether the round has all the updates it wants."""
-    return len(stage.accepted) >= _wanted(state, stage)
+    return len(stage.accepted) >= wanted(state, stage)
 
 
 def has_enough(state: RunState, stage: Open) -> bool:
     """Whether the round may close without further updates."""
-    return len(stage.accepted) >= min(state.plan.min_updates, _wanted(state, stage))
+    return len(stage.accepted) >= min(state.plan.min_updates, wanted(state, stage))
 
 
 def waits_until(state: RunState, stage: Open) -> float:
@@ -48,35 +48,43 @@ def waits_until(state: RunState, stage: Open) -> float:
     return longest_wait(state, stage)[0] if has_enough(state, stage) else math.inf
 
 
+def waits_for(state: RunState, stage: Open, device: str) -> float:
+    """When the round stops waiting for this member, as things stand; a round with too few updates waits for all."""
+    if not has_enough(state, stage):
+        return stage.deadline_s
+    return (_waits_for_upload if is_full(state, stage) else _waits_for_update)(state, stage, device)
+
+
+def wanted(state: RunState, stage: Open) -> int:
+    """How many updates make the round full."""
+    return min(state.plan.cohort_size, len(stage.deadlines))
+
+
 def still_waits(state: RunState, stage: Open, now_s: float) -> bool:
     """Whether a round with enough updates waits for the member that it waited for before."""
     device = stage.awaited
     if device not in stage.deadlines or device in stage.accepted:
         return False
-    return now_s < (_waits_for_upload if is_full(state, stage) else _waits_for_update)(state, stage, device)
+    return now_s < waits_for(state, stage, device)
 
 
 def longest_wait(state: RunState, stage: Open) -> tuple[float, str]:
     """Until when a round with enough updates waits, and for whom; goes through the members."""
-    waits_for = _waits_for_update
+    wait = _waits_for_update
     members: Iterable[str] = stage.deadlines
     if is_full(state, stage):
-        waits_for, members = _waits_for_upload, {*stage.granted, *stage.asked}
+        wait, members = _waits_for_upload, {*stage.granted, *stage.asked}
     until_s, _, device = max(
         # Members often have the same deadline, and answer in the order of their names. Hashes shuffle them: then the
         # one that we remember is rarely the next to answer.
         (
-            (waits_for(state, stage, device), zlib.crc32(device.encode()), device)
+            (wait(state, stage, device), zlib.crc32(device.encode()), device)
             for device in members
             if device in stage.deadlines and device not in stage.accepted
         ),
         default=(stage.opened_s, 0, ""),
     )
     return until_s, device
-
-
-def _wanted(state: RunState, stage: Open) -> int:
-    return min(state.plan.cohort_size, len(stage.deadlines))
 
 
 def _waits_for_upload(state: RunState, stage: Open, device: str) -> float:

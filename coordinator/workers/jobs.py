@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation.measures import Measures
 from sparsyedge.coordinator.aggregation.round_entries import Member, Place
+from sparsyedge.coordinator.aggregation_config import AggregationConfig
 
 __all__ = [
     "Answer",
     "Begin",
     "Broken",
+    "Combine",
+    "Combined",
     "Compare",
     "Compared",
     "Job",
@@ -22,7 +25,8 @@ __all__ = [
     "Refused",
     "Setup",
     "Sum",
-    "Summed",
+    "UnitSquares",
+    "UnitSums",
     "Verified",
     "Verify",
     "decode_answer",
@@ -57,6 +61,8 @@ class Verify(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     round: int
     end: int
     """Where to write its entries."""
+    sha256: str | None = None
+    """The promised hash; None if it was checked."""
 
 
 class PackedMember(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +95,15 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     senders_only: bool
 
 
+class Combine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Combine the entries of stretches by a rule that looks at one entry of all devices at a time."""
+
+    job: int
+    stretches: list[tuple[int, int]]
+    members: list[PackedMember]
+    config: AggregationConfig
+
+
 class Compare(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Compare the devices in one stretch."""
 
@@ -96,6 +111,16 @@ class Compare(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stretch: tuple[int, int]
     members: list[PackedMember]
     peers: list[int]
+
+
+class UnitSums(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Add up the devices' unit vectors in stretches."""
+
+    job: int
+    stretches: list[tuple[int, int]]
+    members: list[PackedMember]
+    inverse: bytes
+    """One over the norm of each weight, a row per device."""
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -113,6 +138,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     l2: float
     cosine: float
     kept: int
+    norms: bytes
     travelled: int
 
     @property
@@ -121,7 +147,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def measures(self) -> Measures:
-        return Measures(np.frombuffer(self.change), self.pruned, self.l2, self.cosine, self.kept)
+        norms = np.frombuffer(self.norms)
+        return Measures(np.frombuffer(self.change), self.pruned, self.l2, self.cosine, self.kept, norms)
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -139,8 +166,11 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
-class Summed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The means of the stretches, one after the other, without zeros; positions count from the first one's start."""
+class Combined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What became of the stretches of a `Sum` or a `Combine`, one after the other, without zeros.
+
+    Positions count from the first one's start.
+    """
 
     job: int
     sizes: list[int]
@@ -156,8 +186,15 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     squares: bytes
 
 
-Job = Setup | Begin | Verify | Sum | Compare
-Answer = Verified | Refused | Broken | Summed | Compared
+class UnitSquares(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The squares of sums of unit vectors by weight, a row per stretch."""
+
+    job: int
+    squares: bytes
+
+
+Job = Setup | Begin | Verify | Sum | Combine | Compare | UnitSums
+Answer = Verified | Refused | Broken | Combined | Compared | UnitSquares
 
 _JOBS: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.aggregation.round_base import RoundBase
 from sparsyedge.coordinator.aggregation.round_entries import EntryFile, RoundEntries
+from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.coordinator.workers import jobs
 from sparsyedge.coordinator.workers.shared_model import SharedModel
 from sparsyedge.edge.errors import RunError
@@ -40,7 +41,7 @@ COMMAND = "from sparsyedge.coordinator.workers.worker import main; main()"
 
 @dataclass
 class _Task:
-    message: jobs.Verify | jobs.Sum | jobs.Compare
+    message: jobs.Verify | jobs.Sum | jobs.Combine | jobs.Compare | jobs.UnitSums
     frame: bytes | None = None
     deaths: int = 0
 
@@ -89,7 +90,8 @@ class _Worker:
 class WorkerPool:
     """Worker processes that share the model and the round's files of entries; each writes one of the files.
 
-    `submit` and `collect` are for updates as they arrive; `means` and `comparisons` block until all is done.
+    `submit` and `collect` are for updates as they arrive; `means`, `combinations`, `comparisons` and
+    `squares_of_unit_sums` block until all is done.
     """
 
     def __init__(self, count: int, *, run: str, manifest: Manifest, model: SharedModel, base: RoundBase, folder: Path):
@@ -121,11 +123,11 @@ class WorkerPool:
         for worker in self._workers:
             worker.tell(jobs.Begin(model_id=model_id))
 
-    def submit(self, frame: bytes, *, round_number: int) -> int:
-        """Have an update verified; returns the number of the job."""
+    def submit(self, frame: bytes, *, round_number: int, sha256: str | None = None) -> int:
+        """Have an update verified, its promised hash too if it is given; returns the number of the job."""
         number = next(self._numbers)
         # `_hand_out` says where its entries go: that depends on the worker.
-        self._queue.append(_Task(jobs.Verify(job=number, round=round_number, end=0), frame))
+        self._queue.append(_Task(jobs.Verify(job=number, round=round_number, end=0, sha256=sha256), frame))
         self._hand_out()
         return number
 
@@ -145,17 +147,34 @@ class WorkerPool:
     ) -> Iterator[tuple[int, FloatArray]]:
         """The start and the mean of the weights' stretches, in order; neighbours that one worker summed come as one."""
         members = [jobs.PackedMember.of(member) for member in updates.members]
-        each = max(1, -(-len(stretches) // len(self._workers)))
-        parts = [list(stretches[start : start + each]) for start in range(0, len(stretches), each)]
         asked = [
             jobs.Sum(job=next(self._numbers), stretches=part, members=members, total=total, senders_only=senders_only)
-            for part in parts
+            for part in self._shared(stretches)
         ]
-        for part, answer in zip(parts, self._ask(asked), strict=True):
-            assert isinstance(answer, jobs.Summed)
+        return self._parts(asked, updates.block)
+
+    def combinations(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], config: AggregationConfig
+    ) -> Iterator[tuple[int, FloatArray]]:
+        """What the run's rule makes of the weights' stretches, as `means` does."""
+        members = [jobs.PackedMember.of(member) for member in updates.members]
+        asked = [
+            jobs.Combine(job=next(self._numbers), stretches=part, members=members, config=config)
+            for part in self._shared(stretches)
+        ]
+        return self._parts(asked, updates.block)
+
+    def _shared(self, stretches: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """Neighbouring stretches for each worker."""
+        each = max(1, -(-len(stretches) // len(self._workers)))
+        return [list(stretches[start : start + each]) for start in range(0, len(stretches), each)]
+
+    def _parts(self, asked: Sequence[jobs.Sum | jobs.Combine], block: int) -> Iterator[tuple[int, FloatArray]]:
+        for message, answer in zip(asked, self._ask(asked), strict=True):
+            assert isinstance(answer, jobs.Combined)
             whole = np.zeros(sum(answer.sizes), dtype=np.float32)
             whole[np.frombuffer(answer.positions, dtype=np.uint32)] = np.frombuffer(answer.values, dtype=np.float32)
-            yield part[0][0] * updates.block, whole
+            yield message.stretches[0][0] * block, whole
 
     def comparisons(
         self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], peers: Sequence[int]
@@ -171,7 +190,20 @@ class WorkerPool:
             products = np.frombuffer(answer.products).reshape(len(members), len(peers))
             yield products, np.frombuffer(answer.squares)
 
-    def _ask(self, asked: Sequence[jobs.Sum | jobs.Compare]) -> Iterator[jobs.Answer]:
+    def squares_of_unit_sums(
+        self, updates: RoundEntries, stretches: Sequence[tuple[int, int]], inverse: NDArray[np.float64]
+    ) -> Iterator[NDArray[np.float64]]:
+        """What each stretch adds to the squares of the sums of unit vectors, by weight, in order."""
+        members = [jobs.PackedMember.of(member) for member in updates.members]
+        asked = [
+            jobs.UnitSums(job=next(self._numbers), stretches=part, members=members, inverse=inverse.tobytes())
+            for part in self._shared(stretches)
+        ]
+        for message, answer in zip(asked, self._ask(asked), strict=True):
+            assert isinstance(answer, jobs.UnitSquares)
+            yield from np.frombuffer(answer.squares).reshape(len(message.stretches), -1)
+
+    def _ask(self, asked: Sequence[jobs.Sum | jobs.Combine | jobs.Compare | jobs.UnitSums]) -> Iterator[jobs.Answer]:
         """The answers, in the order of the jobs."""
         self._queue.extend(_Task(message) for message in asked)
         found: dict[int, jobs.Answer] = {}
