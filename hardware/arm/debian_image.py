@@ -27,10 +27,12 @@ PACKAGES = (
     "systemd-sysv", "systemd-resolved", "dbus", "udev", "kmod", "cloud-init", "netplan.io", "netcat-openbsd",
     "iproute2", "passwd", "mount", "util-linux", "hostname", "mawk", "bash", "sed", "grep", "findutils", "tar", "gzip",
     "linux-image-arm64", "busybox-static",
+    # What the settings of a card need, and Raspberry Pi OS has: users who log in, their language and their keyboard.
+    "openssh-server", "sudo", "login", "locales", "tzdata", "keyboard-configuration", "console-setup", "e2fsprogs",
 )  # fmt: skip
 IMAGE_NAME, KERNEL_NAME, INITRAMFS_NAME = "stock.img", "vmlinuz", "initramfs.gz"
 MEGABYTE = 1 << 20
-BOOT_MB, ROOT_MB = 256, 900
+BOOT_MB, ROOT_MB = 256, 1100
 # Debian services that take minutes on an emulated processor.
 MASKED = (
     "systemd-hwdb-update.service", "systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "getty@.service",
@@ -43,6 +45,14 @@ BOOT_FILES = {
     "user-data": "#cloud-config\n",
     "meta-data": "instance-id: stock-image\n",
     "network-config": "version: 2\n",
+}
+# pam-auth-update would write these.
+PAM = {
+    "auth": ("auth required pam_unix.so",),
+    "account": ("account required pam_unix.so",),
+    "password": ("password required pam_unix.so yescrypt",),
+    "session": ("session required pam_unix.so",),
+    "session-noninteractive": ("session required pam_unix.so",),
 }
 # As on Raspberry Pi OS: cloud-init reads only the boot partition.
 CLOUD_CONFIG = """\
@@ -76,9 +86,12 @@ def build_image(out: Path) -> None:
 
 def complete(root: Path) -> None:
     """Do the part of the maintainer scripts' work that the first boot needs."""
+    aliases = (root / "usr/share/locale/locale.alias").read_bytes()
     for bulk in ("usr/lib/modules", "usr/share/doc", "usr/share/man", "usr/share/locale", "boot", "proc", "sys"):
         shutil.rmtree(root / bulk)
         (root / bulk).mkdir()
+    # locale-gen reads it.
+    (root / "usr/share/locale/locale.alias").write_bytes(aliases)
     etc = root / "etc"
     masters = root / "usr/share/base-passwd"
     users = (masters / "passwd.master").read_text().replace(":*:", ":x:")
@@ -101,6 +114,22 @@ def complete(root: Path) -> None:
     (etc / "systemd/system").mkdir(parents=True, exist_ok=True)
     for unit in MASKED:
         (etc / "systemd/system" / unit).symlink_to("/dev/null")
+    _complete_logins(root)
+
+
+def _complete_logins(root: Path) -> None:
+    """What lets a user in over ssh: PAM's common files, sshd's configuration and its own user."""
+    etc = root / "etc"
+    for kind, modules in PAM.items():
+        (etc / "pam.d" / f"common-{kind}").write_text("".join(f"{line}\n" for line in modules))
+    shutil.copy(root / "usr/share/openssh/sshd_config", etc / "ssh/sshd_config")
+    for name, line in {
+        "passwd": "sshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n",
+        "shadow": "sshd:!:19000::::::\n",
+    }.items():
+        with (etc / name).open("a") as file:
+            file.write(line)
+    (etc / "locale.gen").write_text("# one locale per line\n")
 
 
 def _assemble(root: Path, kernel: bytes, image: Path, work: Path) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.edge.storage import write_atomically
+from sparsyedge.hardware.flash.first_boot import LAUNCHER
 from sparsyedge.hardware.flash.wheel_hashes import Signer, device_wheels
 from sparsyedge.hardware.flash.wheelhouse import PYTHONS
 
@@ -50,7 +51,8 @@ def _payload(device: DeviceFile, wheels: dict[str, bytes], data: Sequence[Path])
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name in ("setup.sh", "run.sh"):
             _add(archive, name, (_SOURCE / name).read_bytes())
-        _add(archive, _INSTALLER.name, _INSTALLER.read_bytes())
+        for path in (_INSTALLER, LAUNCHER):
+            _add(archive, path.name, path.read_bytes())
         _add(archive, DEVICE_FILE_NAME, msgspec.json.encode(device))
         for name, wheel in wheels.items():
             _add(archive, f"wheels/{name}", wheel)

@@ -16,26 +16,34 @@ import msgspec
 from sparsyedge.edge.config import Identifier
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, DeviceFile
+from sparsyedge.hardware.flash.card_record import CardRecord, setting_files
+from sparsyedge.hardware.flash.card_settings import CardSettings
 from sparsyedge.hardware.flash.fat import FatVolume
-from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, Wifi, card_files, cloud_init_files, firstrun_files
+from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, card_files
+from sparsyedge.hardware.flash.setting_checks import hostname_of
 from sparsyedge.hardware.flash.stock_image import OsImage, boot_volume, identify, unpack
 from sparsyedge.hardware.flash.wheel_hashes import Signer, device_wheels
 
-__all__ = ["CardPlan", "device_names", "make_cards"]
+__all__ = ["CardPlan", "device_file_bytes", "device_names", "make_cards", "stock_settings", "workplace", "write_all"]
 
 SPARE_BYTES = 1 << 20
 """Space left free on the boot partition for the system's own files."""
 
 
+def stock_settings(device: str) -> CardSettings:
+    """A board as the stock image has it, but for its name."""
+    return CardSettings(hostname=hostname_of(device))
+
+
 @dataclass(frozen=True, kw_only=True)
 class CardPlan:
-    """What goes on every card of a series; `invite` supplies each identity."""
+    """What goes on every card of a series; `invite` supplies each identity, `settings` what each board is set to."""
 
     image: Path
     invite: Callable[[str], DeviceFile]
     wheelhouse: Path
     sign: Signer
-    wifi: Wifi | None = None
+    settings: Callable[[str], CardSettings] = stock_settings
     data: Sequence[Path] = ()
 
 
@@ -71,24 +79,27 @@ def make_cards(plan: CardPlan, devices: Sequence[str], out: Path) -> Iterator[tu
         if path.exists():
             raise FlashError(f"{path} exists; remove it, or choose another name with --out")
     flashed_at = int(time.time())
-    with _workplace(out) as folder:
+    settings = {device: plan.settings(device) for device in devices}
+    with workplace(out) as folder:
         base = folder / "base.img"
         unpack(plan.image, base)
         with boot_volume(base, writable=True, name=plan.image.name) as volume:
             system = identify(volume, plan.image.name)
-            _write_all(volume, _common_files(plan, system, flashed_at))
+            write_all(volume, _common_files(plan, system, flashed_at))
         for device, path in zip(devices, paths, strict=True):
             identity = plan.invite(device)
             last = path == paths[-1]
             card = base.rename(folder / "card.img") if last else Path(shutil.copy(base, folder / "card.img"))
             with boot_volume(card, writable=True) as volume:
-                _write_all(volume, _own_files(plan, system, identity, volume, flashed_at))
+                write_all(volume, _own_files(settings[device], system, identity, volume, flashed_at))
+            # It holds a token, and keys of Wi-Fi networks.
+            card.chmod(0o600)
             card.rename(path)
             yield device, path
 
 
 @contextmanager
-def _workplace(out: Path) -> Iterator[Path]:
+def workplace(out: Path) -> Iterator[Path]:
     """A temporary folder next to the result, so a rename can put the result in place."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -106,16 +117,20 @@ def _common_files(plan: CardPlan, system: OsImage, flashed_at: int) -> dict[str,
 
 
 def _own_files(
-    plan: CardPlan, system: OsImage, identity: DeviceFile, volume: FatVolume, flashed_at: int
+    settings: CardSettings, system: OsImage, identity: DeviceFile, volume: FatVolume, flashed_at: int
 ) -> dict[str, bytes]:
-    if system.first_boot == "cloud-init":
-        files = cloud_init_files(identity.device, plan.wifi, flashed_at=flashed_at)
-    else:
-        files = firstrun_files(identity.device, plan.wifi, volume.read("cmdline.txt") or b"")
-    return {**files, DEVICE_FILE_NAME: msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"}
+    record = CardRecord(device=identity.device, fleet=identity.fleet, release=system.release, settings=settings)
+    files, _ = setting_files(record, volume.read("cmdline.txt") or b"", flashed_at=flashed_at)
+    return {**files, DEVICE_FILE_NAME: device_file_bytes(identity)}
 
 
-def _write_all(volume: FatVolume, files: dict[str, bytes]) -> None:
+def device_file_bytes(identity: DeviceFile) -> bytes:
+    """A device's file as it goes on a card."""
+    return msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
+
+
+def write_all(volume: FatVolume, files: dict[str, bytes]) -> None:
+    """Write files and read them back; raises FlashError if there is too little room or the file system is damaged."""
     needed = sum(volume.size_on_disk(len(content)) for content in files.values()) + SPARE_BYTES
     if needed > volume.free_bytes:
         raise FlashError(

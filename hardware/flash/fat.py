@@ -2,6 +2,9 @@
 
 The layout, in sectors of the partition: boot sector, FSInfo, two tables of cluster numbers, clusters. A file is a chain
 of clusters; a folder is a file of 32-byte entries; a long name takes up several entries before its short one.
+
+New content goes to clusters that were free. `flush` then writes the tables, the folders, and the tables once more
+without what was replaced, so that an interrupted `flush` leaves each file as it was or as it is to be.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import array
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePosixPath
@@ -49,8 +52,14 @@ class _Entry:
 class FatVolume:
     """The FAT32 file system at `offset` in an open file; `flush` makes changes take effect."""
 
-    def __init__(self, file: BinaryIO, offset: int) -> None:
+    def __init__(self, file: BinaryIO, offset: int, *, sync: Callable[[], None] = lambda: None) -> None:
+        """`sync` returns when what was written is on the medium; for an image that is being made it may do nothing."""
         self._file = file
+        self._sync = sync
+        self._folders: dict[int, bytes] = {}
+        """Clusters of folders that are to change with the next flush."""
+        self._replaced: set[int] = set()
+        """Clusters that are free after the next flush."""
         self._layout = read_layout(file, offset)
         self._clusters = self._layout.clusters
         self._cluster_bytes = self._layout.cluster_bytes
@@ -95,12 +104,32 @@ class FatVolume:
         """Create or replace a file, and create missing folders."""
         place = PurePosixPath(path)
         folder = self._make_folder(place.parent)
-        self._remove_entry(folder, place.name)
+        entry = self._entry(folder, place.name)
+        if entry is not None and entry.is_folder:
+            raise FlashError(f"{place.name} on the boot partition is a folder and must be a file; take another image")
         cluster = self._write_chain(content) if content else 0
-        self._add_entry(folder, place.name, attributes=0x20, cluster=cluster, size=len(content))
+        if entry is None:
+            self._add_entry(folder, place.name, attributes=0x20, cluster=cluster, size=len(content))
+        else:
+            self._point_entry(folder, entry, cluster=cluster, size=len(content))
 
     def flush(self) -> None:
-        """Write the tables; until then, new content is unreachable."""
+        """Make the changes take effect; until then, new content is unreachable."""
+        self._write_tables()
+        self._sync()
+        for cluster, content in self._folders.items():
+            self._write_cluster(cluster, content)
+        self._file.flush()
+        self._sync()
+        if self._replaced:
+            for cluster in self._replaced:
+                self._table[cluster] = 0
+            self._next_free = min(self._next_free, *self._replaced)
+            self._write_tables()
+            self._sync()
+        self._folders, self._replaced = {}, set()
+
+    def _write_tables(self) -> None:
         table = self._table
         if sys.byteorder == "big":
             table = array.array("I", table)
@@ -165,19 +194,19 @@ class FatVolume:
                 name, first = long_name.take(raw, place)
                 yield _Entry(name, bool(raw[11] & FOLDER), high << 16 | low, size, first, place)
 
-    def _remove_entry(self, folder: int, name: str) -> None:
-        entry = self._entry(folder, name)
-        if entry is None:
-            return
-        if entry.is_folder:
-            raise FlashError(f"{name} on the boot partition is a folder and must be a file; take another image")
+    def _point_entry(self, folder: int, entry: _Entry, *, cluster: int, size: int) -> None:
+        """Have an entry name other content; it lies in one sector, so a medium writes it whole or not at all."""
+        replaced = set(self._chain(entry.cluster)) if entry.cluster else set()
+        if replaced & self._replaced:
+            raise FlashError(
+                f"{entry.name} on the boot partition shares its place with another file: the image is damaged; "
+                "download it again"
+            )
         content = bytearray(self._read_folder(folder))
-        for place in range(entry.first, entry.last + 1, ENTRY_BYTES):
-            content[place] = DELETED
+        struct.pack_into("<H", content, entry.last + 20, cluster >> 16)
+        struct.pack_into("<HI", content, entry.last + 26, cluster & 0xFFFF, size)
         self._rewrite_chain(folder, bytes(content))
-        for cluster in list(self._chain(entry.cluster)) if entry.cluster else []:
-            self._table[cluster] = 0
-            self._next_free = min(self._next_free, cluster)
+        self._replaced |= replaced
 
     def _add_entry(self, folder: int, name: str, *, attributes: int, cluster: int, size: int) -> None:
         content = self._read_folder(folder)
@@ -225,15 +254,18 @@ class FatVolume:
         return chain[0]
 
     def _rewrite_chain(self, cluster: int, content: bytes) -> None:
-        """Overwrite a chain with whole clusters of content, extending it if needed."""
+        """Overwrite a folder with whole clusters of content at the next flush, extending it if needed."""
         chain = list(self._chain(cluster))
         missing = len(content) // self._cluster_bytes - len(chain)
         if missing > 0:
             more = self._allocate(missing)
+            for one in more:
+                # Until the folder is written, it ends here.
+                self._write_cluster(one, bytes(self._cluster_bytes))
             self._table[chain[-1]] = more[0]
             chain += more
         for number, one in enumerate(chain):
-            self._write_cluster(one, content[number * self._cluster_bytes : (number + 1) * self._cluster_bytes])
+            self._folders[one] = content[number * self._cluster_bytes : (number + 1) * self._cluster_bytes]
 
     def _allocate(self, count: int) -> list[int]:
         free = []
@@ -253,6 +285,8 @@ class FatVolume:
         return free
 
     def _read_cluster(self, cluster: int) -> bytes:
+        if cluster in self._folders:
+            return self._folders[cluster]
         self._file.seek(self._layout.place(cluster))
         return self._file.read(self._cluster_bytes)
 

@@ -9,7 +9,8 @@ import contextlib
 import io
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -22,39 +23,50 @@ from sparsyedge.edge.security.wheel_list import check_list
 from sparsyedge.hardware.flash.read_back import as_utc
 from sparsyedge.hardware.flash.wheel_hashes import WheelList, write_lists
 
-__all__ = ["Inviter", "check_authority", "record_library", "sign_here", "signed_elsewhere"]
+__all__ = ["Inviter", "check_authority", "check_ready", "record_library", "sign_here", "signed_elsewhere"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inviter:
     """Gives every device in a series its identity: a new one from the authority, or one made elsewhere."""
 
     devices: list[str]
     authority: Path
     host: str | None
-    dataset: str | None
-    share: str | None
-    ready: DeviceFile | None = None
+    dataset: str | None = None
+    share: str | None = None
+    ready: Mapping[str, DeviceFile] = field(default_factory=dict)
+    """Files that were made elsewhere, by device: for all of the series or for none."""
+    token_life: Callable[[str], str | None] = lambda device: None
 
     def __post_init__(self) -> None:
-        if self.ready is None:
+        if not self.ready:
             return
-        _check_ready(self.ready, self.devices)
+        check_ready(self.ready, self.devices)
         if self.share is not None:
             raise FlashError("--share goes into a new device file; make that with `coordinator token --share` instead")
+        if any(self.token_life(device) is not None for device in self.devices):
+            raise FlashError("a token's life is chosen where it is made: `coordinator token --life`")
 
     def invite(self, device: str) -> DeviceFile:
         """The device's file, with the user's choice of host and the card's data set."""
-        made = self.ready or self._ask(device)
+        made = self.ready.get(device) or self._ask(device)
         if self.host is not None and made.others:
             raise FlashError(
                 f"--coordinator is {self.host}, but the broker is a cluster, and the device file names its nodes; "
                 f"leave it out"
             )
         data = made.data
-        if self.dataset and self.ready is not None:
+        if self.dataset and self.ready:
             data = DataConfig(dataset=self.dataset, partition=data.partition if data else None)
-        return msgspec.structs.replace(made, host=self.host or made.host, data=data)
+        return msgspec.structs.replace(made, host=self.host or made.host, find=self._finds(made), data=data)
+
+    def _finds(self, made: DeviceFile) -> bool:
+        """Whether the device looks for the broker on its network (mDNS); a file from elsewhere says so itself."""
+        if self.host is not None:
+            return False
+        # Who names no host may also mean one whose address changes; the nodes of a cluster are not announced.
+        return made.find if self.ready else not made.others
 
     def _ask(self, device: str) -> DeviceFile:
         with tempfile.TemporaryDirectory() as folder:
@@ -62,6 +74,8 @@ class Inviter:
             command = ["token", device, "--dir", str(self.authority), "--out", str(path)]
             command += ["--dataset", self.dataset] if self.dataset else []
             command += ["--share", _share(self.share, self.devices.index(device))] if self.share else []
+            life = self.token_life(device)
+            command += ["--life", life] if life is not None else []
             _coordinator(*command)
             return read_device_file(path)
 
@@ -111,21 +125,28 @@ def _coordinator(*command: str) -> str:
     return output.getvalue()
 
 
-def _check_ready(ready: DeviceFile, devices: list[str]) -> None:
-    if devices != [ready.device]:
+def check_ready(ready: Mapping[str, DeviceFile], devices: Sequence[str]) -> None:
+    """Raise FlashError unless these files are for exactly these devices, of one fleet, with tokens that are good."""
+    if sorted(ready) != sorted(devices):
         raise FlashError(
-            f"the device file is for {ready.device} and the card for {', '.join(devices)}; "
-            "make one file per device, or leave out --device-file"
+            f"device files are for {', '.join(ready)} and cards for {', '.join(devices)}; make one file per device, "
+            "or leave them out"
         )
-    if ready.token is None:
+    if len({file.signing_key for file in ready.values()}) > 1:
+        raise FlashError("the device files are of several fleets; make the cards of each fleet by themselves")
+    for device, file in ready.items():
+        _check_token(device, file)
+
+
+def _check_token(device: str, file: DeviceFile) -> None:
+    if file.token is None:
         raise FlashError(
-            f"the file of {ready.device} has no token any more; make another with "
-            f"`sparsyedge coordinator token {ready.device}`"
+            f"the file of {device} has no token any more; make another with `sparsyedge coordinator token {device}`"
         )
-    if ready.token_until is not None and ready.token_until < time.time():
+    if file.token_until is not None and file.token_until < time.time():
         raise FlashError(
-            f"the token in the file of {ready.device} expired at {as_utc(ready.token_until)}; make another with "
-            f"`sparsyedge coordinator token {ready.device}`"
+            f"the token in the file of {device} expired at {as_utc(file.token_until)}; make another with "
+            f"`sparsyedge coordinator token {device}`"
         )
 
 

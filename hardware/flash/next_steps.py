@@ -8,7 +8,7 @@ from pathlib import Path
 from sparsyedge.edge.security.enrolment_messages import DeviceFile
 from sparsyedge.hardware.flash.read_back import as_utc
 
-__all__ = ["after_bundle", "after_cards"]
+__all__ = ["after_bundle", "after_cards", "after_update"]
 
 
 def after_cards(
@@ -30,6 +30,19 @@ def after_cards(
             *_joining(first, authority),
             "If it does not, look at the card in a computer: sparsyedge-error.txt on its boot partition says what "
             f"failed. Without that file the board did not boot, or still tries: it must reach {_ports(first)}.",
+        ]
+    )
+
+
+def after_update(card: Path, name: str, device: DeviceFile | None) -> list[str]:
+    """The steps from a changed card to a board that acts on it."""
+    write = [] if card.is_block_device() else [f"Write {card.name} to its card, unless the card is the image itself."]
+    enrols = f", enrols{_before(device)}" if device is not None else ""
+    return _numbered(
+        [
+            *write,
+            f"Put the card into {name} and switch on: it acts on the new settings at its next start{enrols} and goes "
+            "on training with the data that it has.",
         ]
     )
 
@@ -56,7 +69,8 @@ def _ports(device: DeviceFile) -> str:
     if device.others:
         places = [f"{device.host}:{device.port}", *(f"{broker.host}:{broker.port}" for broker in device.others)]
         return f"one of {', '.join(places)}"
-    return f"{device.host}, ports {device.port} and {device.enrol_port}"
+    announced = ", or be in one network with a coordinator that announces itself" if device.find else ""
+    return f"{device.host}, ports {device.port} and {device.enrol_port}{announced}"
 
 
 def _joining(device: DeviceFile, authority: Path | None) -> list[str]:

@@ -12,6 +12,9 @@ import msgspec
 from sparsyedge.edge.errors import FlashError, SecurityError
 from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, DeviceFile
 from sparsyedge.edge.security.wheel_list import LIST_NAME, check_list
+from sparsyedge.edge.text import MAX_TEXT
+from sparsyedge.hardware.flash.card_record import read_record
+from sparsyedge.hardware.flash.card_settings import CardSettings
 from sparsyedge.hardware.flash.fat import FatVolume
 from sparsyedge.hardware.flash.first_boot import CARD_FOLDER, card_files
 from sparsyedge.hardware.flash.stock_image import OsImage, boot_volume, identify
@@ -27,7 +30,7 @@ class CardReport:
     device: DeviceFile
     wheels: tuple[str, ...]
     data: tuple[str, ...]
-    has_wifi: bool
+    settings: CardSettings
     free_bytes: int
 
     def lines(self, *, now_s: float) -> list[str]:
@@ -40,10 +43,11 @@ class CardReport:
             f"device       {device.device} of fleet {device.fleet}",
             f"coordinator  {device.host}, members {device.port}, new devices {device.enrol_port}",
             *(f"             or {broker.host}, port {broker.port}" for broker in device.others),
+            *(["             or what announces itself in its network"] if device.find else []),
             f"token        {self._token(now_s)}",
             f"installs     sparsyedge from {len(self.wheels)} wheels on the card",
             f"trains on    {trains}" + (f" ({', '.join(self.data)} on the card)" if self.data else ""),
-            f"network      {'Wi-Fi and cable' if self.has_wifi else 'cable'}",
+            *_setting_lines(self.settings),
             f"free         {self.free_bytes / 1e6:.0f} MB of the boot partition",
         ]
 
@@ -79,7 +83,7 @@ def inspect_volume(volume: FatVolume, path: Path) -> CardReport:
         device=device,
         wheels=_checked_wheels(volume, path, device, system),
         data=tuple(volume.names(f"{CARD_FOLDER}/data")),
-        has_wifi=_has_wifi(volume, system),
+        settings=read_record(volume, path).settings,
         free_bytes=volume.free_bytes,
     )
 
@@ -123,6 +127,25 @@ def _checked_wheels(volume: FatVolume, path: Path, device: DeviceFile, system: O
     return tuple(file for file in listed if file.endswith(".whl"))
 
 
-def _has_wifi(volume: FatVolume, system: OsImage) -> bool:
-    name, mark = ("network-config", b"wifis") if system.first_boot == "cloud-init" else ("firstrun.sh", b"set_wlan")
-    return mark in (volume.read(name) or b"")
+def _setting_lines(settings: CardSettings) -> list[str]:
+    """What the board is set to, without keys and hashes."""
+    names = ", ".join(network.ssid for network in settings.wifi)
+    network = f"cable and Wi-Fi {names} ({settings.wifi_country})" if names else "cable"
+    static = settings.address
+    if static is not None and static.addresses:
+        network += f", {', '.join(static.addresses)} on {'Wi-Fi' if static.on == 'wifi' else 'the cable'}"
+    login = "nobody"
+    if settings.user is not None:
+        count = len(settings.ssh_keys)
+        means = [f"{count} ssh key{'s' if count > 1 else ''}"] if count else []
+        login = f"{settings.user} with {' and '.join([*means, *(['a password'] if settings.password_hash else [])])}"
+    place = [text for text in (settings.locale, settings.keyboard, settings.time_zone) if text is not None]
+    lines = [
+        f"host name    {settings.hostname}",
+        f"network      {network}",
+        f"may log in   {login}",
+        *([f"set to       {', '.join(place)}"] if place else []),
+        *([f"device.toml  also {', '.join(settings.device)}"] if settings.device else []),
+    ]
+    # Somebody else may have written the card, and this goes to a terminal.
+    return ["".join(each if each.isprintable() else "?" for each in line[:MAX_TEXT]) for line in lines]

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -28,7 +29,7 @@ OTHER_ARCHIVES = {b"PK\x03\x04": "zip", b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"
 class OsImage:
     """What determines how we make a card: the release, its Python, and its first-boot mechanism."""
 
-    release: str
+    release: Literal["trixie", "bookworm"]
     python: str
     first_boot: Literal["cloud-init", "firstrun"]
 
@@ -59,10 +60,15 @@ def identify(volume: FatVolume, name: str) -> OsImage:
 
 @contextlib.contextmanager
 def boot_volume(path: Path, *, writable: bool = False, name: str | None = None) -> Iterator[FatVolume]:
-    """Open an image's boot partition, called `name` in errors; writes changes when the block ends without an error."""
+    """Open an image's or a disk's boot partition, called `name` in errors.
+
+    Writes changes when the block ends without an error.
+    """
     try:
         with path.open("r+b" if writable else "rb") as file:
-            volume = FatVolume(file, boot_partition(file, name or path.name).start)
+            # A disk may be pulled out at any time; an image that is cut off is thrown away.
+            sync = partial(os.fsync, file.fileno()) if path.is_block_device() else lambda: None
+            volume = FatVolume(file, boot_partition(file, name or path.name).start, sync=sync)
             yield volume
             if writable:
                 volume.flush()

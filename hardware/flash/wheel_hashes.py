@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.edge.security.wheel_list import LIST_HEADER, LIST_NAME
 from sparsyedge.edge.storage import sha256_file, write_atomically
-from sparsyedge.hardware.flash.wheelhouse import PYTHONS, Wheel, select
+from sparsyedge.hardware.flash.wheelhouse import BOARD, PYTHONS, Wheel, select
 
 __all__ = ["Signer", "WheelList", "device_wheels", "write_lists"]
 
@@ -27,19 +27,20 @@ class WheelList:
     wheels: tuple[Wheel, ...]
     content: bytes
     lock: bytes
+    machine: str = BOARD
 
     @property
     def name(self) -> str:
-        return LIST_NAME.format(python=self.python)
+        return LIST_NAME.format(python=_suffix(self.python, self.machine))
 
     @property
     def lock_name(self) -> str:
-        return LOCK_NAME.format(python=self.python)
+        return LOCK_NAME.format(python=_suffix(self.python, self.machine))
 
     @classmethod
-    def of(cls, folder: Path, python: str) -> WheelList:
-        """The list for a board with this Python; raises FlashError if the wheelhouse lacks a wheel."""
-        wheels = tuple(select(folder, python))
+    def of(cls, folder: Path, python: str, machine: str = BOARD) -> WheelList:
+        """The list for a device with this Python; raises FlashError if the wheelhouse lacks a wheel."""
+        wheels = tuple(select(folder, python, machine))
         hashes = {wheel.path.name: sha256_file(wheel.path) for wheel in wheels}
         # The board runs pip from its wheel and does not install it.
         lines = [
@@ -48,10 +49,15 @@ class WheelList:
             if wheel.name != "pip"
         ]
         lock = "".join(lines).encode()
-        name = LOCK_NAME.format(python=python)
+        name = LOCK_NAME.format(python=_suffix(python, machine))
         hashes[name] = hashlib.sha256(lock).hexdigest()
         content = "".join([f"{LIST_HEADER}\n", *(f"{sha256}  {file}\n" for file, sha256 in hashes.items())])
-        return cls(python, wheels, content.encode(), lock)
+        return cls(python, wheels, content.encode(), lock, machine)
+
+
+def _suffix(python: str, machine: str) -> str:
+    """What tells a list from others: cards look for the Python alone."""
+    return python if machine == BOARD else f"{python}-{machine}"
 
 
 def device_wheels(folder: Path, pythons: tuple[str, ...], sign: Signer) -> dict[str, bytes]:
@@ -64,12 +70,12 @@ def device_wheels(folder: Path, pythons: tuple[str, ...], sign: Signer) -> dict[
     return files
 
 
-def write_lists(folder: Path) -> list[WheelList]:
+def write_lists(folder: Path, pythons: Sequence[str] = PYTHONS, machine: str = BOARD) -> list[WheelList]:
     """Write the lists to be signed into the wheelhouse, one for each Python it serves."""
     lists = []
-    for python in PYTHONS:
+    for python in pythons:
         try:
-            made = WheelList.of(folder, python)
+            made = WheelList.of(folder, python, machine)
         except FlashError:
             continue
         write_atomically(folder / made.name, made.content)

@@ -11,15 +11,21 @@ note=$boot/sparsyedge-error.txt
 log=${RUNTIME_DIRECTORY:-/run}/sparsyedge-firstboot.log
 
 step="begin"
+# What sparsyedge-sign.service shows until the device itself has something to say.
+sign() {
+    [ -z "${RUNTIME_DIRECTORY:-}" ] || printf '%s\nfirst boot: %s\n' "$1" "$2" > "$RUNTIME_DIRECTORY/status" || true
+}
 trap 'code=$?; [ $code -eq 0 ] || fail $code' EXIT
 fail() {
     echo "sparsyedge-firstboot: could not $step (exit code $1); trying again soon" >&2
+    sign trouble "could not $step, trying again soon"
     # Whoever puts the card into a reader finds this beside the other files.
     { echo "could not $step"; [ ! -s "$log" ] || tail -n 5 "$log"; } > "$note" || true
 }
 begin() {
     step=$*
     echo "sparsyedge-firstboot: $step"
+    sign starting "$step"
 }
 as_device() { setpriv --reuid sparsyedge --regid sparsyedge --init-groups env HOME="$home" "$@"; }
 
@@ -43,15 +49,29 @@ if [ -d "$card/data" ]; then
     done
 fi
 
-begin "enrol"
-if [ -f "$boot/sparsyedge-device.json" ]; then
-    install -o sparsyedge -g sparsyedge -m 0600 "$boot/sparsyedge-device.json" "$home/sparsyedge-device.json"
+if [ -f "$boot/sparsyedge-device.json" ] || [ -f "$home/sparsyedge-device.json" ] || [ ! -d "$home/identity" ]; then
+    begin "enrol"
+    if [ -f "$boot/sparsyedge-device.json" ]; then
+        install -o sparsyedge -g sparsyedge -m 0600 "$boot/sparsyedge-device.json" "$home/sparsyedge-device.json"
+    fi
+    as_device "$venv/bin/sparsyedge" edge enrol "$home/sparsyedge-device.json" --identity "$home/identity" --timeout 300 \
+        2> "$log" || { cat "$log" >&2; exit 1; }
+    cat "$log"
 fi
-as_device "$venv/bin/sparsyedge" edge enrol "$home/sparsyedge-device.json" --identity "$home/identity" --timeout 300 \
-    2> "$log" || { cat "$log" >&2; exit 1; }
-cat "$log"
-# All cores, and no more heat than the board bears without slowing down.
-sed -i -e "s/^threads = .*/threads = $(nproc)/" -e "s/^max_temperature_c = .*/max_temperature_c = 80.0/" "$home/identity/device.toml"
+config=$home/identity/device.toml
+if [ -f "$config" ] && [ ! -f "$home/configured" ]; then
+    # All cores, and no more heat than the board bears without slowing down.
+    sed -i -e "s/^threads = .*/threads = $(nproc)/" -e "s/^max_temperature_c = .*/max_temperature_c = 80.0/" "$config"
+    touch "$home/configured"
+fi
+if [ -f "$config" ] && [ -s "$card/device-changes.toml" ]; then
+    begin "change device.toml"
+    # The device may not read the boot partition.
+    install -o sparsyedge -g sparsyedge -m 0600 "$card/device-changes.toml" "$home/device-changes.toml"
+    as_device "$venv/bin/sparsyedge" edge configure "$config" "$home/device-changes.toml" 2> "$log" ||
+        { cat "$log" >&2; exit 1; }
+    rm -f "$home/device-changes.toml"
+fi
 
 begin "remove the token and what is installed from the card"
 rm -f "$boot/sparsyedge-device.json" "$home/sparsyedge-device.json" "$note"
@@ -61,5 +81,5 @@ sync
 begin "start the device"
 systemctl disable sparsyedge-firstboot.service
 systemctl enable sparsyedge.service
-systemctl start --no-block sparsyedge.service
+systemctl restart --no-block sparsyedge.service
 echo "sparsyedge-firstboot: done"

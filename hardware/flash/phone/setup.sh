@@ -10,6 +10,7 @@ export HOME=/root
 { command -v python3 && command -v openssl; } > /dev/null ||
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 libstdc++6 openssl; }
 [ -f "$venv/.installed" ] || sh "$bundle/install_wheels.sh" "$bundle/wheels" "$bundle/sparsyedge-device.json" "$venv"
+cp "$bundle/launch.py" /opt/launch.py
 mkdir -p "$home/data"
 [ ! -d "$bundle/data" ] || cp "$bundle"/data/* "$home/data/"
 "$venv/bin/sparsyedge" edge enrol "$bundle/sparsyedge-device.json" --identity "$home/identity" --timeout 300
