@@ -25,9 +25,14 @@ SUBCOMMANDS = {
     "compare": Command(
         "sparsyedge.benchmarks.device.compare_command:main", "results of `bench device` beside each other"
     ),
+    "arm": Command("sparsyedge.benchmarks.arm.command:main", "a step on boards that are not at hand, modelled"),
     "runtime": Command(
         "sparsyedge.benchmarks.runtime.command:main",
         "a step in any onnxruntime against the training API",
+    ),
+    "predict": Command(
+        "sparsyedge.benchmarks.runtime.predict_command:main",
+        "one sample through a device's model against plain onnxruntime",
     ),
     "footprint": Command(
         "sparsyedge.benchmarks.footprint.command:main",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CONFIDENCE", "Interval", "mean_interval", "paired_difference"]
+__all__ = ["CONFIDENCE", "Interval", "mean_interval", "paired_difference", "t_interval"]
 
 CONFIDENCE = 0.95
 
@@ -33,14 +33,18 @@ class Interval:
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """The mean of one or more values, with a 95 % interval."""
+    sample = np.asarray(values, dtype=np.float64)
+    return t_interval(float(sample.mean()), float(sample.std(ddof=1)) if sample.size > 1 else 0.0, sample.size)
+
+
+def t_interval(mean: float, deviation: float, count: int) -> Interval:
+    """The 95 % interval of the mean of `count` values with this sample standard deviation."""
     # Imported here because scipy is slow to load.
     from scipy import stats
 
-    sample = np.asarray(values, dtype=np.float64)
-    count, mean = sample.size, float(sample.mean())
     if count < 2:
         return Interval(mean, -math.inf, math.inf, count)
-    margin = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * sample.std(ddof=1) / math.sqrt(count))
+    margin = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * deviation / math.sqrt(count))
     return Interval(mean, mean - margin, mean + margin, count)
 
 

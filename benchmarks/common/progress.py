@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from sparsyedge.coordinator.record.records import RoundRecord
+from sparsyedge.coordinator.record.situation import Situation
 from sparsyedge.coordinator.record.tables import ratio
 
 __all__ = ["LiveProgress"]
@@ -50,8 +50,10 @@ class LiveProgress:
     def note(self, sentence: str) -> None:
         self._console.print(sentence, highlight=False, markup=False)
 
-    def waiting(self, *, round_number: int, online: int, needed: int, unfit: Mapping[str, str]) -> None:
-        self._show(f"waiting for devices before round {round_number}", online, needed)
+    def waiting(self, situation: Situation) -> None:
+        # While a round is open, the bar shows how many updates are missing.
+        if situation.stage == "waiting":
+            self._show(f"waiting for devices before round {situation.round}", situation.have, situation.need)
 
     def device_unfit(self, *, device: str, reason: str) -> None:
         self._console.print(f"{device} does not train: {reason}", style="yellow", markup=False)
@@ -85,9 +87,6 @@ class LiveProgress:
             self._console.print(
                 f"{device} is left out until round {until_round}: {reason}", style="yellow", markup=False
             )
-
-    def awaiting(self, *, round_number: int, awaited: Mapping[str, str], left_s: float) -> None:
-        """Nothing to print: the bar shows how many updates are missing."""
 
     def round_closed(self, record: RoundRecord) -> None:
         dense = record.dense_bytes * record.updates

@@ -157,7 +157,12 @@ def make_parser() -> Parser:
     parser.add_argument("--json", action="store_true", help="print the JSON document instead of the table")
     parser.add_argument("--artifacts", type=Path, metavar="DIR", help="an exported model (default: export one here)")
     parser.add_argument("--width", type=positive, default=64, help="of the ResNet-18 (default: %(default)s)")
-    parser.add_argument("--profile", default="trained95", help=f"sparsity: {', '.join(PROFILES)} or an .npz file")
+    parser.add_argument(
+        "--profile",
+        default="trained95",
+        help=f"sparsity: {', '.join(PROFILES)}, or a trained model: a finished run's folder, its model.frame, an .npz "
+        "file",
+    )
     parser.add_argument("--batch", type=positive, default=16, help="samples per step (default: %(default)s)")
     parser.add_argument("--round-samples", type=positive, default=500, help="of one round (default: %(default)s)")
     parser.add_argument("--threads", type=positive, default=len(os.sched_getaffinity(0)), help="default: all cores")

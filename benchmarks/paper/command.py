@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 from rich.console import Console
 
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
 from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS, Row
 from sparsyedge.benchmarks.paper.results import run_setting
-from sparsyedge.benchmarks.paper.settings import SCALES, SEEDS, Scale, Setting
+from sparsyedge.benchmarks.paper.settings import OTHER_SEED, SCALES, SEEDS, Scale, SeedsVary, Setting
 from sparsyedge.benchmarks.paper.tables import as_document, print_experiment
 from sparsyedge.benchmarks.simulate import Backend
 from sparsyedge.benchmarks.simulate.engine import Engine
@@ -23,6 +24,7 @@ from sparsyedge.benchmarks.simulate.engine_arguments import add_engine_arguments
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, Codec
 
 __all__ = ["main", "make_parser"]
 
@@ -41,18 +43,24 @@ def main(argv: list[str]) -> int:
     if not rows:
         labels = ", ".join(row.label for row in experiment.rows(full))
         raise ConfigError(f"no row of {arguments.table} has {arguments.only!r} in its name; there are: {labels}")
-    if arguments.estimate:
-        return _estimate(arguments, [(row, _settings(row, arguments, seeds)) for row in rows], console)
-    run = _runner(arguments, console)
-    results: list[tuple[Row, list[dict[str, Any]]]] = []
-    for number, row in enumerate(rows, start=1):
-        console.print(f"{number}/{len(rows)} {row.label}", highlight=False)
-        results.append((row, [run(setting) for setting in _settings(row, arguments, seeds)]))
     if arguments.plot is not None:
         # Imported here: tables need no matplotlib.
-        from sparsyedge.benchmarks.paper.curves import write_curves
+        from sparsyedge.benchmarks.paper.drawings import check_plot_path
 
-        write_curves(results, arguments.plot)
+        check_plot_path(arguments.plot)
+    # All settings before the first run: what is wrong with the last row should not take hours to come to light.
+    planned = [(row, _settings(row, arguments, seeds)) for row in rows]
+    if arguments.estimate:
+        return _estimate(arguments, planned, console)
+    run = _runner(arguments, console)
+    results: list[tuple[Row, list[dict[str, Any]]]] = []
+    for number, (row, settings) in enumerate(planned, start=1):
+        console.print(f"{number}/{len(rows)} {row.label}", highlight=False)
+        results.append((row, [run(setting) for setting in settings]))
+    if arguments.plot is not None:
+        from sparsyedge.benchmarks.paper.drawings import write_drawing
+
+        write_drawing(experiment.drawing, results, arguments.plot)
     if arguments.json:
         print(json.dumps(as_document(arguments.table, experiment, results, scale=arguments.scale)))
     else:
@@ -62,7 +70,11 @@ def main(argv: list[str]) -> int:
 
 def _settings(row: Row, arguments: argparse.Namespace, seeds: tuple[int, ...]) -> list[Setting]:
     full = arguments.scale == "full"
-    return list(row.settings(_scale(arguments), seeds, full=full, rounds=arguments.rounds))
+    varied = None if arguments.seeds_vary == "all" else arguments.seeds_vary
+    return [
+        msgspec.structs.replace(setting, seeds_vary=varied, codec=arguments.codec)
+        for setting in row.settings(_scale(arguments), seeds, full=full, rounds=arguments.rounds)
+    ]
 
 
 def _estimate(arguments: argparse.Namespace, rows: list[tuple[Row, list[Setting]]], console: Console) -> int:
@@ -133,6 +145,16 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="the rows with this in their name")
     parser.add_argument("--seeds", type=int, choices=range(1, len(SEEDS) + 1), help="how many (default: the scale's)")
+    parser.add_argument(
+        "--seeds-vary",
+        choices=("all", *get_args(SeedsVary)),
+        default="all",
+        help="what differs between seeds: initial weights, batch orders and cohorts, or the sampling of cohorts alone, "
+        f"as in the paper; seed {OTHER_SEED} then decides the rest (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--codec", choices=get_args(Codec), help=f"how values travel, both ways (default: {DEFAULT_CODEC})"
+    )
     parser.add_argument("--rounds", type=positive, help="in all runs (default: the experiment's, or the scale's)")
     parser.add_argument("--width", type=positive, help="channels of the first stage (default: the scale's)")
     parser.add_argument("--model", metavar="NAME", help="of images (default: the scale's)")
@@ -148,7 +170,11 @@ def make_parser() -> Parser:
         "--results benchmarks/results/paper reads the documents that come with the code",
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw losses and sparsity over rounds: FILE.svg or FILE.png"
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw the table's figure to FILE.svg or FILE.png: losses and sparsity over rounds; of `communication`, "
+        "accuracy against values exchanged; of `iou`, the overlap of all pairs of rounds; of `layers`, each layer",
     )
     parser.add_argument(
         "--estimate",

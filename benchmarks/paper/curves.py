@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,11 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sparsyedge.benchmarks.paper.experiments import Row
-from sparsyedge.benchmarks.report.style import figure_style, run_looks
-from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.storage import write_atomically
+from sparsyedge.benchmarks.report.style import run_looks
 
-__all__ = ["write_curves"]
+__all__ = ["draw_curves"]
 
 PANELS = {
     "loss_devices": "training loss, devices",
@@ -24,7 +20,6 @@ PANELS = {
     "sparsity_prunable": "sparsity, global model",
 }
 """Figures of a round, and what they are called in the plot."""
-SUFFIXES = (".png", ".svg")
 WIDTH_IN = 7.0
 PANEL_HEIGHT_IN = 1.9
 LEGEND_HEIGHT_IN = 0.5
@@ -32,36 +27,24 @@ LEGEND_HEIGHT_IN = 0.5
 Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
 
 
-def write_curves(results: Results, path: Path) -> None:
-    """Draw every row as a line, the mean over its seeds, into a PNG or SVG file."""
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--plot {path}: the file's name must end in {' or '.join(SUFFIXES)}")
+def draw_curves(results: Results) -> Figure:
+    """Every row as a line, the mean over its seeds."""
     groups: dict[str, list[tuple[Row, Sequence[dict[str, Any]]]]] = {}
     for row, documents in results:
         groups.setdefault(row.panels, []).append((row, documents))
-    with figure_style():
-        figure = Figure(figsize=(WIDTH_IN, LEGEND_HEIGHT_IN + PANEL_HEIGHT_IN * len(groups)))
-        grid = figure.subplots(len(groups), len(PANELS), sharex=True, squeeze=False)
-        for line, (name, rows) in zip(grid, groups.items(), strict=True):
-            _draw(line, rows)
-            line[0].set_ylabel(name)
-        for axes, title in zip(grid[0], PANELS.values(), strict=True):
-            axes.set_title(title, fontsize=9)
-        for axes in grid[-1]:
-            axes.set_xlabel("round")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
-        content = io.BytesIO()
-        figure.savefig(content, format=path.suffix.removeprefix("."), metadata={"Date": None} if _is_svg(path) else {})
-    try:
-        write_atomically(path, content.getvalue())
-    except OSError as error:
-        raise ConfigError(f"cannot write the plot to {path}: {error}; choose another file with --plot") from error
-
-
-def _is_svg(path: Path) -> bool:
-    return path.suffix == ".svg"
+    figure = Figure(figsize=(WIDTH_IN, LEGEND_HEIGHT_IN + PANEL_HEIGHT_IN * len(groups)))
+    grid = figure.subplots(len(groups), len(PANELS), sharex=True, squeeze=False)
+    for line, (name, rows) in zip(grid, groups.items(), strict=True):
+        _draw(line, rows)
+        line[0].set_ylabel(name)
+    for axes, title in zip(grid[0], PANELS.values(), strict=True):
+        axes.set_title(title, fontsize=9)
+    for axes in grid[-1]:
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
+    return figure
 
 
 def _draw(line: Sequence[Axes], rows: Results) -> None:

@@ -116,7 +116,14 @@ def _measure(setting: Setting) -> Costs:
         initial = read_initial_state(artifacts)
         dense_s, trained = _step_s(holder, None, artifacts, setting, form, round_number=1)
         method, prunable = artifacts.manifest.method, artifacts.manifest.prunable
-        model = finish_update(method, trained, prunable=prunable, sparsity=method.sparsity, start=initial)
+        model = finish_update(
+            method,
+            trained,
+            prunable=prunable,
+            sparsity=method.sparsity,
+            start=initial,
+            positions=artifacts.manifest.positions,
+        )
         step_s, _ = _step_s(holder, model, artifacts, setting, form, round_number=2)
         evaluation = EvalSession(artifacts, threads=1)
         evaluation.load(model)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from sparsyedge.benchmarks.common.machine import machine
+from sparsyedge.benchmarks.paper.mask_overlap import overlap_document
 from sparsyedge.benchmarks.paper.settings import Setting
 from sparsyedge.benchmarks.paper.starts import dataset_for, init_for, prepare
 from sparsyedge.benchmarks.simulate import Backend, simulate
@@ -20,11 +21,14 @@ from sparsyedge.benchmarks.simulate.config import ExportConfig, SimulatedRunConf
 from sparsyedge.benchmarks.simulate.data_used import read_data_used
 from sparsyedge.benchmarks.simulate.engine import Engine
 from sparsyedge.coordinator.config import LearningRateConfig
+from sparsyedge.coordinator.delivery_config import DeliveryConfig
+from sparsyedge.coordinator.model.mask_files import MaskFiles
 from sparsyedge.coordinator.record.metrics import CLASS_PREFIX, LAYER_PREFIX, LEVEL_PREFIX
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.storage import write_atomically
+from sparsyedge.edge.wire.codecs import DEFAULT_CODEC
 
 __all__ = ["figures", "read_result", "run_config", "run_setting"]
 
@@ -52,6 +56,7 @@ def run_setting(
     summary = simulate(config, workers=workers, engine=engine, backend=backend, observer=observer)
     with closing(Store.open(config.run_path)) as store:
         metrics = store.metrics()
+    overlap = overlap_document(MaskFiles(config.run_path, rounds=setting.rounds).load())
     rounds = [_round(msgspec.to_builtins(record), metrics.get(record.round, {})) for record in summary.rounds]
     result = {
         "setting": msgspec.to_builtins(setting),
@@ -62,6 +67,7 @@ def run_setting(
         "layer_sparsity": _layers(metrics.get(setting.rounds, {})),
         "rounds": rounds,
         "figures": figures(rounds),
+        **({} if overlap is None else {"mask_overlap": overlap}),
         **({} if start is None else {"start": start}),
     }
     write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
@@ -83,7 +89,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> SimulatedRunConfig:
     """The run of a setting in its own folder; runs that start from the same artifacts share them."""
     run_dir = directory / setting.key
-    start: tuple[object, ...] = (setting.dataset, setting.model, setting.method, setting.width, setting.seed)
+    start: tuple[object, ...] = (setting.dataset, setting.model, setting.method, setting.width, setting.training_seed)
     if setting.training is not None:
         start = (*start, setting.training, setting.init, setting.pretraining)
     init = init_for(setting, directory, data_dir=data_dir)
@@ -95,23 +101,28 @@ def run_config(setting: Setting, directory: Path, *, data_dir: str | None) -> Si
         data_dir=data_dir,
         rounds=setting.rounds,
         cohort_size=setting.cohort,
+        selection=setting.selection or "uniform",
         epochs=setting.epochs,
         batch_size=setting.batch_size,
         learning_rate=LearningRateConfig(start=setting.learning_rate, end=setting.last_learning_rate),
-        seed=setting.seed,
+        codec=setting.codec or DEFAULT_CODEC,
+        seed=setting.training_seed,
         eval_every=setting.eval_every,
         method=setting.method,
         training=setting.training,
+        delivery=DeliveryConfig(average=setting.average or 1),
         simulation=SimulationConfig(
             devices=setting.devices,
             alpha=setting.alpha,
+            validation=setting.validation or 0,
+            sampling_seed=setting.seed if setting.seeds_vary == "sampling" else None,
             # At small widths our ops are twice as fast as the training API, even on dense weights.
             runtime="stock",
             export=ExportConfig(
                 model=setting.model,
                 init=None if init is None else str(init),
                 width=setting.width,
-                seed=setting.seed,
+                seed=setting.training_seed,
             ),
         ),
     )
@@ -121,6 +132,7 @@ def figures(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """The figures that tables show; None if not measured."""
     accuracies = [(row["round"], row["test_accuracy"]) for row in rounds if row.get("test_accuracy") is not None]
     late = [accuracy for number, accuracy in accuracies if number > (1 - LATE_SHARE) * len(rounds)]
+    singles = [row["single_accuracy"] for row in rounds[int(LATE_SHARE * len(rounds)) :] if "single_accuracy" in row]
     updates = sum(row["updates"] for row in rounds)
     values = sum(row["nonzeros_down"] + row["nonzeros_up"] for row in rounds)
     moved = sum(row["bytes_down"] + row["bytes_up"] for row in rounds)
@@ -145,7 +157,11 @@ def figures(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         "cosine_round": _mean([row.get("cosine_round") for row in later]),
         "l2_device": _mean([row.get("l2_device_mean") for row in later]),
         "cosine_device": _mean([row.get("cosine_device_mean") for row in later]),
+        # The rest is there only if it was measured: documents keep the figures that they were written with.
+        **({"cosine_pairs": pairs} if (pairs := _mean([row.get("cosine_pairs") for row in later])) is not None else {}),
         **_at_highest_target(rounds[-1]),
+        **({"final_test_accuracy": rounds[-1]["final_test_accuracy"]} if "final_test_accuracy" in rounds[-1] else {}),
+        **({"late_single_accuracy": sum(singles) / len(singles)} if singles else {}),
     }
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.edge.model.training import TrainingConfig
+from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, Codec
 
-__all__ = ["SCALES", "SEEDS", "Pretraining", "Scale", "Setting"]
+__all__ = ["OTHER_SEED", "SCALES", "SEEDS", "Pretraining", "Scale", "SeedsVary", "Setting"]
 
-SEEDS = (5378, 9421, 2035)
-"""The paper's seeds; each determines cohorts, batch orders and initial weights."""
+SEEDS = (5378, 9421, 2035, 7117, 1913, 4649, 8231, 6353)
+"""The paper's three, then ours: three screen a change, eight decide. Each determines cohorts, batch orders and initial
+weights."""
+OTHER_SEED = 1337
+"""What decides all but the cohorts where seeds vary the sampling alone; the paper's for its other random processes."""
+SeedsVary = Literal["sampling"]
 
 
 class Pretraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,12 +56,35 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """None means plain SGD."""
     init: str | None = None
     """A file of weights in the folders of data sets to begin with; None draws weights at random."""
+    validation: int | None = None
+    """Training samples set aside: rounds are evaluated on these, the last model on the test part. None: all rounds are
+    evaluated on the test part."""
+    average: int | None = None
+    """How many of the last global models are averaged for evaluation; None: the last one alone is evaluated."""
+    selection: Literal["balanced"] | None = None
+    """How cohorts are picked; None draws lots."""
     pretraining: Pretraining | None = None
     """What makes the weights to begin with, instead of a file."""
+    seeds_vary: SeedsVary | None = None
+    """`sampling`: the seed decides cohorts alone, OTHER_SEED the rest. None: the seed decides everything."""
+    codec: Codec | None = None
+    """How values travel; None means as in any run."""
 
     def __post_init__(self) -> None:
         # Not only in the key: an interrupted run refuses to resume with a method that is spelled differently.
         msgspec.structs.force_setattr(self, "method", _without_defaults(self.method))
+        if self.codec == DEFAULT_CODEC:
+            msgspec.structs.force_setattr(self, "codec", None)
+        if self.seeds_vary == "sampling" and self.cohort >= self.devices:
+            raise ConfigError(
+                f"--seeds-vary has value sampling: with all {self.devices} devices in every round ({self.dataset}, "
+                f"{self.method.name}) there is nothing to sample; leave it out, or choose other rows with --only"
+            )
+
+    @property
+    def training_seed(self) -> int:
+        """What decides initial weights and batch orders."""
+        return self.seed if self.seeds_vary is None else OTHER_SEED
 
     @property
     def key(self) -> str:

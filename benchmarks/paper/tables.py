@@ -14,16 +14,19 @@ from rich.table import Table
 from sparsyedge.benchmarks.common.paired import Interval, mean_interval, paired_difference
 from sparsyedge.benchmarks.paper.experiments import Experiment, Row
 
-__all__ = ["HEADINGS", "as_document", "print_experiment"]
+__all__ = ["HEADINGS", "PERCENT", "as_document", "print_experiment"]
 
 HEADINGS = {
     "accuracy": "accuracy",
     "late_accuracy": "late\nacc.",
+    "late_single_accuracy": "late\nsingle",
     "best_accuracy": "best\nacc.",
+    "final_test_accuracy": "final\ntest",
     "accuracy_sparsest": "acc. of\nsparsest",
     "loss_devices": "training\nloss",
     "test_loss": "test\nloss",
     "sparsity": "sparsity",
+    "multiply_adds": "multiply-\nadds",
     "fewer_values": "fewer\nvalues",
     "fewer_bytes": "fewer\nbytes",
     "regrown_devices": "regrown\ndevices",
@@ -37,12 +40,30 @@ HEADINGS = {
     "cosine_round": "cosine\nround",
     "l2_device": "L2\ndevice",
     "cosine_device": "cosine\ndevice",
+    "cosine_pairs": "cosine\npairs",
 }
 """Printed names of figures, short enough for seven in 80 columns; JSON uses the keys."""
-PERCENT = ("accuracy", "late_accuracy", "best_accuracy", "accuracy_sparsest", "sparsity")
-NEAR_ONE = ("mask_iou", "nestedness", "mask_agreement", "cosine_global", "cosine_round", "cosine_device")
+PERCENT = (
+    "accuracy",
+    "late_accuracy",
+    "late_single_accuracy",
+    "best_accuracy",
+    "final_test_accuracy",
+    "accuracy_sparsest",
+    "sparsity",
+    "multiply_adds",
+)
+NEAR_ONE = (
+    "mask_iou",
+    "nestedness",
+    "mask_agreement",
+    "cosine_global",
+    "cosine_round",
+    "cosine_device",
+    "cosine_pairs",
+)
 """Figures with more digits: two decimals would turn most of them into 1.00."""
-COMPARED = ("accuracy", "late_accuracy")
+COMPARED = ("accuracy", "late_accuracy", "late_single_accuracy", "final_test_accuracy")
 """The figures that compare methods seed by seed: runs with one seed share cohorts and batches."""
 
 Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
@@ -56,6 +77,8 @@ def print_experiment(console: Console, experiment: Experiment, results: Results)
         # Intervals get their own line. If that is still too wide, wrap the labels at words.
         table = _table(experiment, results, apart="\n")
     console.print(table)
+    if (comparison := _beside_the_paper(experiment, results)).row_count:
+        console.print(comparison)
     if experiment.note:
         console.print(experiment.note, highlight=False)
     # All rows have the same ones.
@@ -76,7 +99,12 @@ def _data_used(results: Results) -> list[str]:
     used = {
         (document["setting"]["dataset"], document["data"]["train"], document["data"]["test"]) for document in documents
     }
-    return [f"{dataset}: {train:,} samples for training, {test:,} for testing" for dataset, train, test in sorted(used)]
+    held = {document["setting"].get("validation") or 0 for document in documents}
+    aside = f", {max(held):,} of the former set aside for validation" if any(held) else ""
+    return [
+        f"{dataset}: {train:,} samples for training, {test:,} for testing{aside}"
+        for dataset, train, test in sorted(used)
+    ]
 
 
 def _table(experiment: Experiment, results: Results, *, apart: str) -> Table:
@@ -94,6 +122,37 @@ def _table(experiment: Experiment, results: Results, *, apart: str) -> Table:
             cells.append(f"{ours}\npaper {row.paper[column]}" if column in row.paper else ours)
         table.add_row(row.label, *cells)
     return table
+
+
+def _beside_the_paper(experiment: Experiment, results: Results) -> Table:
+    """Our accuracies next to the paper's own cells, for rows that it has."""
+    table = Table(title="beside the paper", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("accuracy", overflow="fold")
+    for heading in ("ours", "paper ± deviation", "ours - paper", "95 % intervals"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row, documents in results:
+        cell, ours = experiment.published_cell(row), _accuracy(documents)
+        if cell is not None and ours is not None:
+            overlaps = cell.overlaps(ours)
+            verdict = "one seed" if overlaps is None else "overlap" if overlaps else "apart"
+            mean = f"{ours.mean:.2f}" if overlaps is None else f"{ours.mean:.2f} ± {ours.half_width:.2f}"
+            table.add_row(row.label, mean, str(cell), f"{ours.mean - cell.mean:+.2f}", verdict)
+    return table
+
+
+def _accuracy(documents: Sequence[dict[str, Any]]) -> Interval | None:
+    """The accuracy of the last model on the test part, in percent; None if there is none."""
+    found = [_figure(each, "final_test_accuracy") or _figure(each, "accuracy") for each in documents]
+    known = [100 * value for value in found if value is not None]
+    return mean_interval(known) if known else None
+
+
+def _published_document(experiment: Experiment, row: Row, documents: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    cell, ours = experiment.published_cell(row), _accuracy(documents)
+    if cell is None:
+        return None
+    difference = {"difference": ours.mean - cell.mean, "intervals_overlap": cell.overlaps(ours)} if ours else {}
+    return {"mean": cell.mean, "std": cell.std, **difference}
 
 
 def _gain(each: _Difference) -> str:
@@ -115,7 +174,13 @@ def as_document(name: str, experiment: Experiment, results: Results, *, scale: s
                 "values": values,
             }
         rows.append(
-            {"label": row.label, "figures": figures, "paper": row.paper, "settings": [d["setting"] for d in documents]}
+            {
+                "label": row.label,
+                "figures": figures,
+                "paper": row.paper,
+                "paper_accuracy": _published_document(experiment, row, documents),
+                "settings": [d["setting"] for d in documents],
+            }
         )
     differences = [
         {

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from sparsyedge.benchmarks.report.device_figures import accuracy_on_devices, error_on_devices
 from sparsyedge.benchmarks.report.mask_figures import layers, movement, overlap, sparsity
 from sparsyedge.benchmarks.report.plot import WIDTH_IN, Plot, Points, draw_runs, legend
 from sparsyedge.benchmarks.report.run_data import ReportedRun
@@ -115,7 +116,10 @@ def timeline(runs: Sequence[ReportedRun]) -> Plot | None:
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("time since the first round was announced (s)")
-    handles = [Patch(color=colour, label=name) for name, colour in PHASE_COLOURS.items()]
+    seen = {phase.phase for phase in shown}
+    handles = [
+        Patch(color=colour, label=name) for name, colour in PHASE_COLOURS.items() if name != "evaluate" or name in seen
+    ]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     caption = (
         f"{run.label}, rounds {first[0]} to {first[-1]}: the seconds of each phase, laid one after the other from the "
@@ -159,4 +163,7 @@ def _kinds(runs: Sequence[ReportedRun]) -> str:
     return ", ".join(sorted({kind for run in runs for kind in run.energy_kinds})) or "none"
 
 
-FIGURES: tuple[Drawer, ...] = (accuracy, error, sparsity, layers, overlap, movement, traffic, timeline)
+FIGURES: tuple[Drawer, ...] = (
+    *(accuracy, error, accuracy_on_devices, error_on_devices),
+    *(sparsity, layers, overlap, movement, traffic, timeline),
+)

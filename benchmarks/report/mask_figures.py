@@ -26,7 +26,7 @@ from sparsyedge.benchmarks.report.plot import (
 from sparsyedge.benchmarks.report.run_data import ReportedRun
 from sparsyedge.coordinator.record.metrics import LAYER_PREFIX, iou_matrix
 
-__all__ = ["layers", "movement", "overlap", "sparsity"]
+__all__ = ["cell_edges", "layers", "movement", "overlap", "sparsity"]
 
 MAPS = 12
 """Each map shows one run; more maps would make the figure taller than a page."""
@@ -74,7 +74,7 @@ def layers(runs: Sequence[ReportedRun]) -> Plot | None:
     for axes, run in zip(panels, shown, strict=True):
         rounds = [record.round for record in run.rounds if record.round in run.metrics]
         values = [[100 * run.metrics[number].get(name, np.nan) for number in rounds] for name in names]
-        image = axes.pcolormesh(_edges(rounds), range(len(names) + 1), values, vmin=0, vmax=100, cmap="cividis")
+        image = axes.pcolormesh(cell_edges(rounds), range(len(names) + 1), values, vmin=0, vmax=100, cmap="cividis")
         map_title(axes, run, columns=columns)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axes.tick_params(axis="y", labelsize=7)
@@ -97,7 +97,7 @@ def overlap(runs: Sequence[ReportedRun]) -> Plot | None:
     side_in = min(2.9, 6.0 / columns - 0.4)
     figure, panels = map_panels(len(shown), height_in=side_in + 0.7)
     for axes, run in zip(panels, shown, strict=True):
-        edges = _edges(list(run.masks))
+        edges = cell_edges(list(run.masks))
         image = axes.pcolormesh(edges, edges, iou_matrix(list(run.masks.values())), vmin=0, vmax=1, cmap="viridis")
         map_title(axes, run, columns=columns)
         axes.set_aspect("equal")
@@ -178,7 +178,7 @@ def _short(name: str) -> str:
     return name.removeprefix(LAYER_PREFIX).removesuffix(".weight")
 
 
-def _edges(rounds: Sequence[int]) -> list[float]:
+def cell_edges(rounds: Sequence[int]) -> list[float]:
     """The edges of a map's cells, half way between the rounds."""
     middles = [(first + second) / 2 for first, second in pairwise(rounds)]
     return [rounds[0] - 0.5, *middles, rounds[-1] + 0.5]

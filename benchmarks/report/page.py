@@ -10,6 +10,8 @@ from io import BytesIO
 from sparsyedge.benchmarks.report.plot import Plot
 from sparsyedge.benchmarks.report.run_data import ReportedRun
 from sparsyedge.benchmarks.report.style import figure_style
+from sparsyedge.coordinator.record.device_evaluations import GLOBAL_PREFIX, PERSONAL_PREFIX, shown
+from sparsyedge.coordinator.record.evaluation_tables import NOTHING
 from sparsyedge.coordinator.record.records import RoundRecord
 from sparsyedge.coordinator.record.tables import ratio
 
@@ -46,6 +48,9 @@ def render_page(runs: Sequence[ReportedRun], plots: Sequence[tuple[Plot, bytes]]
     title = " against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs"
     figures = "\n".join(_figure(plot, png) for plot, png in plots)
     rounds = "\n".join(f"<h2>Rounds of {escape(run.label)}</h2>\n{_round_table(run)}" for run in runs)
+    rounds += "".join(
+        f"\n<h2>{escape(run.label)} on devices</h2>\n{table}" for run in runs if (table := _device_table(run))
+    )
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE}</style>\n</head>\n'
@@ -124,6 +129,31 @@ def _round_table(run: ReportedRun) -> str:
         for record in run.rounds
     ]
     return _table(headings, rows)
+
+
+def _device_table(run: ReportedRun) -> str:
+    """What devices found on their own samples, round by round, and in evaluation rounds; empty without any."""
+    found = [(str(number), figures) for number, figures in run.summary.on_devices.items()]
+    found += [
+        (f"evaluation {each.number}, after round {each.round}", each.figures)
+        for each in run.summary.evaluations
+        if each.figures
+    ]
+    if not found:
+        return ""
+    models = ("global", "worst tenth", "deviation", "personal", "worst tenth", "deviation")
+    rows = [
+        (
+            name,
+            f"{figures['eval_devices']:.0f}",
+            f"{figures['eval_samples']:.0f}",
+            f"{figures[f'{GLOBAL_PREFIX}loss']:.4g}",
+            *(shown(figures, GLOBAL_PREFIX) or NOTHING),
+            *(shown(figures, PERSONAL_PREFIX) or NOTHING),
+        )
+        for name, figures in found
+    ]
+    return _table(("round", "devices", "samples", "global loss", *models), rows)
 
 
 def _moved(dense_bytes: int, moved_bytes: int) -> str:

@@ -15,6 +15,7 @@ RUN_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 RUN_LINES = ("-", "--", ":", "-.")
 PHASE_COLOURS = {
     "download": "#56B4E9",
+    "evaluate": "#009E73",
     "train": "#0072B2",
     "prune": "#CC79A7",
     "encode": "#E69F00",

@@ -28,12 +28,12 @@ from sparsyedge.edge.protocol.messages import (
     Refused,
     Report,
     RoundTask,
-    Topics,
     Wait,
     decode,
     decode_reply,
     encode,
 )
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["SAMPLES", "Host", "LightDevice", "Observed", "Tasks"]
 

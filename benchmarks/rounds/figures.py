@@ -7,11 +7,29 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["Document", "Figures", "Fit", "Options", "PeerFigures", "Point", "Spread", "fit_of", "median_of", "point_of"]
+__all__ = [
+    "Document",
+    "Figures",
+    "Fit",
+    "Options",
+    "PeerFigures",
+    "Point",
+    "Spread",
+    "fit_of",
+    "median_of",
+    "point_of",
+    "split_of",
+]
+
+
+LEAST_MS = 1e-3
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The last round of one run. Times are seconds, `mb` are megabytes (10^6 bytes)."""
+    """The last round of one run. Times are seconds, `mb` are megabytes (10^6 bytes).
+
+    What has a default is missing in older documents.
+    """
 
     devices: int
     accepted: int
@@ -26,6 +44,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """From the moment all devices may offer to the last acceptance in the store."""
     updates_per_s: float
     ms_per_update: float
+    """`seconds` over the number of updates: the next two together."""
+    marginal_ms_per_update: float = 0.0
+    """What one more update takes: the slope of a line through the times of all acceptances."""
+    fixed_ms: float = 0.0
+    """What the round takes beside that, however many devices it has: the way to the first update, and from the last."""
     mb_per_s: float
     update_bytes: float
     """The mean size of an update."""
@@ -39,7 +62,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """User and system time of the coordinator and its worker processes."""
     broker_cpu_s_per_update: float
     devices_cpu_s_per_update: float
+    coordinator_start_mb: float = 0.0
+    """The most before it waited for devices: it reads and encodes whole models then."""
     coordinator_idle_mb: float
+    """Waiting for devices, with the worker processes."""
     coordinator_joined_mb: float
     """Once all devices are online and the round is open."""
     coordinator_round_mb: float
@@ -51,7 +77,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     worker_mb: tuple[float, ...]
     """Each worker process's own peak."""
     growth_models: float
-    """From idle to peak, in dense models."""
+    """From idle to peak, in dense models. Pages that processes share count for each of them."""
+    growth_round_models: float = 0.0
+    """From idle until the round was closed: without the evaluation and the delivery of the model."""
+    growth_once_models: float | None = None
+    """As `growth_models` with shared pages counted once; only with worker processes."""
     model_mb: float
     """One dense model."""
     broker_mb: float
@@ -117,6 +147,11 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """Time per update by number of devices."""
     slowest_over_fastest: float
     """1.2 is flat within 20 %."""
+    marginal_ms_per_update: dict[int, float] = msgspec.field(default_factory=dict)
+    """The same without what a round takes once."""
+    marginal_slowest_over_fastest: float = 0.0
+    fixed_ms: dict[int, float] = msgspec.field(default_factory=dict)
+    """What a round takes once, by number of devices."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +174,15 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     fit: Fit | None = None
     notes: tuple[str, ...] = ()
+
+
+def split_of(times_s: Sequence[float]) -> tuple[float, float]:
+    """What one more update takes, and what the round takes beside that, given when each was accepted; in ms."""
+    ordered = sorted(times_s)
+    if len(ordered) < 2:
+        return 1000 * sum(ordered), 0.0
+    slope = statistics.linear_regression(range(len(ordered)), ordered).slope
+    return 1000 * slope, 1000 * (ordered[-1] - slope * len(ordered))
 
 
 def median_of(runs: Sequence[Figures]) -> Figures:
@@ -182,6 +226,7 @@ def fit_of(points: Sequence[Point]) -> Fit | None:
     if len(set(sizes)) < 2:
         return None
     times = {each.devices: each.ms_per_update for each in figures}
+    marginal = {each.devices: each.marginal_ms_per_update for each in figures}
     grown = [each.coordinator_peak_mb - each.coordinator_idle_mb for each in figures]
     private = [each.coordinator_private_mb for each in figures]
     joined = [each.coordinator_joined_mb - each.coordinator_idle_mb for each in figures]
@@ -191,4 +236,8 @@ def fit_of(points: Sequence[Point]) -> Fit | None:
         joined_bytes_per_device=round(1e6 * statistics.linear_regression(sizes, joined).slope),
         ms_per_update=times,
         slowest_over_fastest=round(max(times.values()) / min(times.values()), 2),
+        marginal_ms_per_update=marginal,
+        # A few updates may share an acceptance to the microsecond.
+        marginal_slowest_over_fastest=round(max(marginal.values()) / max(LEAST_MS, min(marginal.values())), 2),
+        fixed_ms={each.devices: each.fixed_ms for each in figures},
     )

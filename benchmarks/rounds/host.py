@@ -17,7 +17,8 @@ from sparsyedge.benchmarks.rounds.variants import Update, UpdateSource, keep_upd
 from sparsyedge.edge.errors import SparsyedgeError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.chunks import Assembly, parse_index
-from sparsyedge.edge.protocol.messages import RoundTask, Topics
+from sparsyedge.edge.protocol.messages import RoundTask
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.wire.codecs import Codec
 
 __all__ = ["Job", "Told", "connect_all", "host", "serve", "tell"]

@@ -35,18 +35,10 @@ from sparsyedge.edge.model.methods import MethodConfig, method_of
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.native import ABI_VERSION
 from sparsyedge.edge.phase_costs import PhaseCost
-from sparsyedge.edge.protocol.channel import Connected, Event, Received
+from sparsyedge.edge.protocol.channel import Connected, Event, Health, Received
 from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import (
-    CHUNK_BYTES,
-    DeviceStatus,
-    Offer,
-    Report,
-    RoundTask,
-    Topics,
-    decode,
-    encode,
-)
+from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, Offer, Report, RoundTask, decode, encode
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.tensors import State, dense_bytes, model_id
 from sparsyedge.edge.wire.frame import encode_frame
 
@@ -101,7 +93,7 @@ class Fleet:
     def close(self) -> None:
         """Nothing to close."""
 
-    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False, latest: bool = False) -> None:
         """Everything in the queue is for the coordinator."""
 
     def unsubscribe(self, pattern: str) -> None:
@@ -130,6 +122,9 @@ class Fleet:
             self.cpu_s += time.process_time()
             self._interrupted.set()
         return event
+
+    def health(self) -> Health:
+        return Health(len(self._inbox))
 
     def _begin(self, task: RoundTask) -> None:
         made = encode_frame(self._state, run=RUN, round_number=1, base_id=task.model_id, prunable=[WEIGHT])

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparsyedge.benchmarks.rounds.crew import Crew, started
-from sparsyedge.benchmarks.rounds.figures import Figures
+from sparsyedge.benchmarks.rounds.figures import Figures, split_of
 from sparsyedge.benchmarks.rounds.host import Job, Told, host
-from sparsyedge.benchmarks.rounds.usage import Peaks, child_named, cpu_s, rss_mb, tree, watched
+from sparsyedge.benchmarks.rounds.usage import Peaks, child_named, cpu_s, forget_peaks, pss_mb, rss_mb, tree, watched
 from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
 from sparsyedge.coordinator.record.store import STORE_NAME, Store
 from sparsyedge.edge.config import BrokerConfig
@@ -68,7 +68,9 @@ class RunResult:
 class _Marks:
     """Readings at the beginning and the end of the measured round's uploads."""
 
+    start_mb: float = 0.0
     idle_mb: float = 0.0
+    idle_pss_mb: float = 0.0
     joined_mb: float = 0.0
     round_mb: float = 0.0
     join_s: float = 0.0
@@ -127,7 +129,7 @@ class _Measuring:
         self._marks = _Marks()
 
     def run(self) -> RunResult:
-        self._marks.idle_mb = self._await_idle()
+        self._await_idle()
         joining_s = time.monotonic()
         with watched(self._process.pid, self._broker) as (coordinator, broker):
             self._crew.say("join")
@@ -149,16 +151,19 @@ class _Measuring:
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    def _await_idle(self) -> float:
-        """The coordinator's memory once it waits for devices."""
+    def _await_idle(self) -> None:
+        """Note the coordinator's memory once it waits for devices, and what it took to get there."""
         until_s = time.monotonic() + START_LIMIT_S
-        while "waiting for devices" not in self._log():
+        while "waits for" not in self._log():
             if time.monotonic() > until_s:
                 raise RunError(f"the coordinator did not start: {self._log()[-500:]}")
             self._check()
             time.sleep(POLL_S)
         time.sleep(SETTLE_S)
-        return rss_mb(self._process.pid)
+        pid, marks = self._process.pid, self._marks
+        # A start reads and writes whole models. Its peak must not pass for one of the rounds.
+        marks.start_mb = forget_peaks(pid)
+        marks.idle_mb, marks.idle_pss_mb = rss_mb(pid), pss_mb(pid)
 
     def _await_all(self, what: str, on: tuple[str, Callable[[], None]] | None = None) -> list[Told]:
         return self._crew.await_all(what, limit_s=self._plan.limit_s, on=on, check=self._check)
@@ -217,6 +222,7 @@ class _Measuring:
         used = [(after - before) / plan.devices for after, before in zip(marks.cpu_after_s, marks.cpu_s, strict=True)]
         up, down, bytes_up, bytes_down, lost = (sum(counts) for counts in zip(*(t.traffic for t in done), strict=True))
         closed_at = _closed_at(self._run_dir, plan.rounds)
+        marginal_ms, fixed_ms = split_of([at_s - marks.go_unix_s for at_s in times])
         figures = Figures(
             devices=plan.devices,
             accepted=len(recorded),
@@ -226,6 +232,8 @@ class _Measuring:
             seconds=round(seconds, 3),
             updates_per_s=round(len(recorded) / seconds, 2),
             ms_per_update=round(1000 * seconds / max(1, len(recorded)), 3),
+            marginal_ms_per_update=round(marginal_ms, 3),
+            fixed_ms=round(fixed_ms, 1),
             mb_per_s=round(len(recorded) * mean_bytes / seconds / 1e6, 2),
             update_bytes=round(mean_bytes),
             chunks_per_update=statistics.fmean(-(-size // chunk_bytes) for size in sizes),
@@ -235,6 +243,7 @@ class _Measuring:
             coordinator_cpu_s_per_update=round(used[0], 6),
             broker_cpu_s_per_update=round(used[1], 6),
             devices_cpu_s_per_update=round(used[2], 6),
+            coordinator_start_mb=round(marks.start_mb, 2),
             coordinator_idle_mb=round(marks.idle_mb, 2),
             coordinator_joined_mb=round(marks.joined_mb, 2),
             coordinator_round_mb=round(marks.round_mb, 2),
@@ -242,6 +251,8 @@ class _Measuring:
             coordinator_private_mb=round(coordinator.private_mb, 2),
             worker_mb=tuple(round(each, 1) for each in coordinator.children_mb.values()),
             growth_models=round((coordinator.sum_mb - marks.idle_mb) / model_mb, 2),
+            growth_round_models=round((marks.round_mb - marks.idle_mb) / model_mb, 2),
+            growth_once_models=_growth_once(coordinator, marks, model_mb),
             model_mb=round(model_mb, 2),
             broker_mb=round(broker.sum_mb, 2),
             messages_up=round(up / plan.devices, 2),
@@ -265,6 +276,11 @@ class _Measuring:
         lines = (self._scratch / "fsyncs.log").read_text(errors="replace").splitlines()
         times = [float(line.split()[1]) for line in lines if "sync(" in line and "resumed" not in line]
         return round(sum(since_s <= each <= until_s for each in times) / self._plan.devices, 3)
+
+
+def _growth_once(coordinator: Peaks, marks: _Marks, model_mb: float) -> float | None:
+    """The growth of all processes with shared pages counted once; None if there is only one."""
+    return round((coordinator.pss_mb - marks.idle_pss_mb) / model_mb, 2) if coordinator.pss_mb else None
 
 
 def _closed_at(run_dir: Path, round_number: int) -> float | None:

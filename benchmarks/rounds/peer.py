@@ -28,8 +28,9 @@ from sparsyedge.edge.compatibility import OURS
 from sparsyedge.edge.device.courier import offline_status
 from sparsyedge.edge.errors import FrameError, LinkError
 from sparsyedge.edge.protocol.channel import Connected, Received
-from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, encode
+from sparsyedge.edge.protocol.messages import DeviceStatus, encode
 from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["SUBSCRIBERS", "Consumption", "PeerJob", "publish_host"]
 

@@ -79,7 +79,12 @@ class UpdateSource:
         }
         method = self._manifest.method
         return finish_update(
-            method, start | moved, prunable=self._manifest.prunable, sparsity=method.sparsity, start=start
+            method,
+            start | moved,
+            prunable=self._manifest.prunable,
+            sparsity=method.sparsity,
+            start=start,
+            positions=self._manifest.positions,
         )
 
 

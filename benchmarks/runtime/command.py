@@ -15,15 +15,14 @@ import numpy as np
 
 from sparsyedge.benchmarks.common.machine import cap_peers, disturbance, instruction_set, machine
 from sparsyedge.benchmarks.common.number_arguments import positive
+from sparsyedge.benchmarks.runtime.resnet import SPARSITY, export_resnet
 from sparsyedge.benchmarks.step.measure import measure
 from sparsyedge.edge.commands.arguments import Parser
-from sparsyedge.edge.data import DATASETS
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.tensors import FloatArray, State
 
 __all__ = ["main", "make_parser"]
 
-SPARSITY = 0.95
 RATE = 0.01
 LIMITS = {"dense": 1.5, "sparse": 1.1}
 """The plain step may take this many times as long as the training API's."""
@@ -34,7 +33,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     cap_peers()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
-        artifacts = _export(arguments.width, Path(folder) / "artifacts")
+        artifacts = export_resnet(arguments.width, Path(folder) / "artifacts")
         rows = {name: _row(artifacts, name, arguments) for name in LIMITS}
     note = disturbance(arguments.threads)
     if arguments.json:
@@ -80,16 +79,6 @@ def _row(artifacts: Artifacts, name: str, arguments: argparse.Namespace) -> dict
     state = prune_global(read_initial_state(artifacts), artifacts.manifest.prunable, sparsity)
     contestants = {kind: _Stepper(kind, artifacts, state, arguments) for kind in ("plain", "api")}
     return {kind: timing.median_ms for kind, timing in measure(contestants, steps=arguments.steps).items()}
-
-
-def _export(width: int, folder: Path) -> Artifacts:
-    from sparsyedge.edge.model.methods import make_method
-    from sparsyedge.export.build import build_artifacts
-    from sparsyedge.export.model_spec import ModelSpec
-
-    method = make_method("sparsyfed", sparsity=SPARSITY)
-    spec = ModelSpec.for_data("resnet18", width, DATASETS["cifar10"].form)
-    return build_artifacts(spec, method, folder, seed=0, check=lambda *made: None)[0]
 
 
 def make_parser() -> Parser:

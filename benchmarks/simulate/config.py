@@ -49,6 +49,11 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
     """Small gives every device few classes, large gives all the same mix. Not for a regression."""
     partition_seed: Seed = 1337
     """Decides which device gets which samples."""
+    sampling_seed: Seed | None = None
+    """Decides which devices form each round's cohort, and nothing else; if left out, the run's `seed` does."""
+    validation: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many training samples no device gets. Rounds are then evaluated on these, and the test part is used once,
+    after the last round."""
     meter: str = "auto"
     """What measures energy, as in device.toml."""
     runtime: Runtime | None = None
@@ -66,6 +71,12 @@ class SimulatedRunConfig(RunConfig, frozen=True, kw_only=True):
     simulation: SimulationConfig | None = None
     """Only `sparsyedge simulate` reads this; a run with real devices does not need it. Without `aggregation`, a
     simulation takes the plain mean of all updates."""
+
+    @property
+    def cohort_seed(self) -> int:
+        """The seed for sampling, if the simulation has one: runs then differ in their cohorts alone."""
+        chosen = None if self.simulation is None else self.simulation.sampling_seed
+        return super().cohort_seed if chosen is None else chosen
 
     @property
     def bounded_aggregation(self) -> AggregationConfig | None:

@@ -20,6 +20,7 @@ from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 
@@ -113,9 +114,15 @@ class ForgingSession:
         self._honest.load_optimizer_state(state)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> float:
-        return self._honest.train_step(x, y, learning_rate, mixed, seed)
+        return self._honest.train_step(x, y, learning_rate, mixed, seed, inputs)
 
 
 def flip(times: float) -> Forge:

@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from msgspec import UNSET, UnsetType
+
 from sparsyedge.benchmarks.simulate.engine import Lost, Worker, Workers
 from sparsyedge.benchmarks.simulate.pipe import Carry, Publish, Subscribe, Unsubscribe, matches
 from sparsyedge.benchmarks.simulate.simulated_device import BOOT_ID, SOFTWARE
 from sparsyedge.edge.compatibility import OURS
-from sparsyedge.edge.protocol.channel import Connected, Event, Received
-from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, RoundTask, Topics, decode, encode
+from sparsyedge.edge.protocol.channel import Connected, Event, Health, Received
+from sparsyedge.edge.protocol.messages import CHUNK_BYTES, DeviceStatus, RoundTask, decode, encode
+from sparsyedge.edge.protocol.topics import Topics
 
 __all__ = ["Drop", "HeldClock", "Hub"]
 
@@ -70,18 +73,22 @@ class Hub:
         workers: Workers,
         clock: HeldClock,
         drop: Drop | None,
+        classes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
+        """`classes` are the devices' shares of classes, for a run that asks for them."""
         self._topics = topics
         self._samples = samples
         self._devices_dir = devices_dir
         self._workers = workers
         self._clock = clock
         self._drop = drop
+        self._classes = classes or {}
         self._retained: dict[str, bytes] = {}
         self._patterns: set[str] = set()
         self._inbox: deque[Event] = deque()
         self._open = False
-        self._round = 0
+        self._round: tuple[int, int | UnsetType] = (0, UNSET)
+        """The round whose members have had their turns, and the evaluation round if it is one."""
         self._told: set[str] = set()
         self._waiting: deque[str] = deque()
 
@@ -95,13 +102,20 @@ class Hub:
         """All devices are online from the start."""
         self._inbox.append(Connected())
         for device, samples in self._samples.items():
-            status = DeviceStatus(state="online", boot_id=BOOT_ID, samples=samples, software=SOFTWARE, speaks=OURS)
+            status = DeviceStatus(
+                state="online",
+                boot_id=BOOT_ID,
+                samples=samples,
+                software=SOFTWARE,
+                speaks=OURS,
+                classes=self._classes.get(device, UNSET),
+            )
             self._inbox.append(Received(self._topics.status(device), encode(status), True))
 
     def close(self) -> None:
         """Do nothing: the hub does not own the workers."""
 
-    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False, latest: bool = False) -> None:
         self._patterns.add(pattern)
 
     def unsubscribe(self, pattern: str) -> None:
@@ -129,12 +143,15 @@ class Hub:
                 self._hear(worker)
         return self._inbox.popleft() if self._inbox else None
 
+    def health(self) -> Health:
+        return Health(len(self._inbox))
+
     # ---- the devices' turns ------------------------------------------------------------------------------------------
 
     def _note_task(self, task: RoundTask) -> None:
         """Give turns to the cohort of an open round; a closed round needs none."""
-        if task.round != self._round:
-            self._round = task.round
+        if (task.round, task.evaluation) != self._round:
+            self._round = task.round, task.evaluation
             self._told.clear()
             self._drop_old_models({task.model_id, *(delta.base for delta in task.deltas)})
         self._open = task.state == "open"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from sparsyedge.edge.protocol.channel import Event, Received
+from sparsyedge.edge.protocol.channel import Event, Health, Received
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES
 
 __all__ = [
@@ -115,7 +115,7 @@ class PipeLink:
     def close(self) -> None:
         """The pipe stays open for the next device."""
 
-    def subscribe(self, pattern: str, *, as_published: bool = False) -> None:
+    def subscribe(self, pattern: str, *, as_published: bool = False, latest: bool = False) -> None:
         self._patterns.add(pattern)
         self._connection.send_bytes(encode(Subscribe(pattern)))
 
@@ -135,3 +135,6 @@ class PipeLink:
             # The previous device asked for this message. Skip it without extending the wait.
             timeout_s = 0
         return None
+
+    def health(self) -> Health:
+        return Health()

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.edge.data import Samples, share_out
+from sparsyedge.edge.device.class_shares import class_shares
 
-__all__ = ["Shares", "accuracy_by_device", "device_names", "label_mixes", "write_shares"]
+__all__ = ["Shares", "accuracy_by_device", "device_names", "label_mixes", "told_classes", "write_shares"]
 
 
 def device_names(devices: int) -> tuple[str, ...]:
@@ -27,6 +28,13 @@ def label_mixes(directory: Path) -> NDArray[np.float64]:
     classes = int(labels.max()) + 1
     parts = np.split(labels, ends[:-1])
     return np.stack([np.bincount(part, minlength=classes) / len(part) for part in parts])
+
+
+def told_classes(directory: Path, classes: int) -> dict[str, tuple[int, ...]]:
+    """What each device says of the model's classes."""
+    labels, ends = np.load(directory / "y.npy"), np.load(directory / "ends.npy")
+    parts = np.split(labels, ends[:-1])
+    return {name: class_shares(part, classes) for name, part in zip(device_names(len(ends)), parts, strict=True)}
 
 
 def accuracy_by_device(evaluation: Evaluation, mixes: NDArray[np.float64]) -> Evaluation:

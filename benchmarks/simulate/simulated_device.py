@@ -13,9 +13,12 @@ from sparsyedge.edge.data import Samples
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.device.energy import EnergyMeter, open_meter
-from sparsyedge.edge.device.equipment import DeviceFiles, Equipment, LocalData, Power
+from sparsyedge.edge.device.equipment import DeviceFiles, Equipment, Power
+from sparsyedge.edge.device.evaluation import EvaluationDesk
+from sparsyedge.edge.device.local_data import LocalData
+from sparsyedge.edge.device.task_inputs import DecodedModel
 from sparsyedge.edge.protocol.channel import Channel
-from sparsyedge.edge.protocol.messages import Topics
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.training.session import Runtime
 from sparsyedge.edge.training.session_holder import SessionHolder
 
@@ -43,13 +46,15 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceRoom:
-    """Shared by the devices of one process: the data on disk, the holder and the meter."""
+    """Shared by the devices of one process: the data on disk, the holder, the model as decoded, and the meter."""
 
     def __init__(self, setup: Setup) -> None:
         self.topics = Topics(setup.fleet)
         self._devices_dir = Path(setup.devices_dir)
         self._shares = Shares(Path(setup.shares_dir))
         self._holder = _holder(setup)
+        self._desk = EvaluationDesk(threads=setup.threads)
+        self._decoded = DecodedModel()
         self._hostile = setup.hostile
         self._meter: EnergyMeter = open_meter(setup.meter)
 
@@ -79,6 +84,8 @@ class DeviceRoom:
             files=DeviceFiles(self._devices_dir / device, keeps_jobs=False),
             holder=holder,
             power=Power(self._meter),
+            desk=self._desk,
+            decoded=self._decoded,
         )
         return Agent(courier, equipment, until_finished=True), courier
 

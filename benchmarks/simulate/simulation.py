@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,20 +21,22 @@ from sparsyedge.benchmarks.simulate.engine import Engine, check_engine, started_
 from sparsyedge.benchmarks.simulate.hub import Drop, HeldClock, Hub
 from sparsyedge.benchmarks.simulate.local_mosquitto import started_mosquitto
 from sparsyedge.benchmarks.simulate.missing_artifacts import ensure_artifacts
-from sparsyedge.benchmarks.simulate.shares import accuracy_by_device, label_mixes, write_shares
+from sparsyedge.benchmarks.simulate.shares import accuracy_by_device, label_mixes, told_classes, write_shares
 from sparsyedge.benchmarks.simulate.simulated_device import Backend, Setup
+from sparsyedge.benchmarks.simulate.validation import split_validation
 from sparsyedge.benchmarks.simulate.workers import core_count
 from sparsyedge.coordinator.config import check_run_config
+from sparsyedge.coordinator.fleet.plan import check_selection
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import RunSummary
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.resume import check_same_run, finished_text
-from sparsyedge.coordinator.service import prepare
-from sparsyedge.edge.data import Dataset, check_classes, load
+from sparsyedge.coordinator.service import Coordinator, prepare
+from sparsyedge.edge.data import Dataset, Samples, check_classes, load
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import MANIFEST_NAME, Artifacts
-from sparsyedge.edge.protocol.messages import Topics
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.storage import sha256_file
 
 __all__ = ["LinkKind", "simulate"]
@@ -81,18 +84,19 @@ def simulate(
     dataset = _load_data(config, simulation)
     keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
     artifacts = ensure_artifacts(config, dataset)
+    check_selection(config.selection, artifacts.manifest)
+    dataset, final_test = _set_aside(dataset, simulation)
     train = fit_to_model(dataset.train, dataset.names, artifacts.manifest.form, owner=f"data set {dataset.name}")
-    with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch, ExitStack() as stack:
-        shares_dir = Path(scratch)
+    with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch:
         samples = write_shares(
             train,
-            shares_dir,
+            Path(scratch),
             devices=simulation.devices,
             alpha=simulation.alpha,
             seed=simulation.partition_seed,
         )
         is_classes = train.task == "classes"
-        by_device = partial(accuracy_by_device, mixes=label_mixes(shares_dir)) if is_classes else None
+        _install(artifacts, config.run_path / "devices", tuple(samples))
         setup = Setup(
             fleet=config.fleet,
             devices_dir=str((config.run_path / "devices").resolve()),
@@ -103,20 +107,59 @@ def simulate(
             backend=backend,
             hostile=dict(hostile or {}),
         )
-        _install(artifacts, config.run_path / "devices", tuple(samples))
+        make_coordinator = partial(
+            prepare,
+            observer=observer,
+            extend_evaluation=partial(accuracy_by_device, mixes=label_mixes(Path(scratch))) if is_classes else None,
+            takes_turns=True,
+            dataset=dataset,
+            final_test=final_test,
+            # The workers wait meanwhile, unless the evaluation lags behind.
+            evaluated_at_once=1 if config.eval_may_lag else min(workers or core_count(), core_count()),
+        )
         if link == "mqtt":
-            broker = stack.enter_context(started_mosquitto(shares_dir))
-            config = msgspec.structs.replace(config, broker=broker, blobs=None)
-            count = min(workers or core_count(), config.cohort_size)
-            hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
-            coordinator = prepare(config, observer, extend_evaluation=by_device, takes_turns=True)
-            # Otherwise the run would wait until its deadline for the devices of a dead process.
-            stack.enter_context(watched(lambda: hosts.dead, coordinator.interrupt))
-            summary = coordinator.run()
-            hosts.check()
-            return summary
-        clock = HeldClock()
-        pool = stack.enter_context(started_workers(engine, setup, asked=workers, at_most=config.cohort_size))
+            return _over_mqtt(config, setup, samples, make_coordinator, workers=workers)
+        told = told_classes(Path(scratch), artifacts.manifest.classes) if config.selection == "balanced" else None
+        return _in_memory(
+            config, setup, samples, make_coordinator, engine=engine, workers=workers, drop=drop, told=told
+        )
+
+
+def _over_mqtt(
+    config: SimulatedRunConfig,
+    setup: Setup,
+    samples: Mapping[str, int],
+    make_coordinator: Callable[..., Coordinator],
+    *,
+    workers: int | None,
+) -> RunSummary:
+    """Run with a Mosquitto of its own and a connection per device."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(started_mosquitto(Path(setup.shares_dir)))
+        count = min(workers or core_count(), config.cohort_size)
+        hosts = stack.enter_context(started_agents(count, setup, devices=tuple(samples), broker=broker))
+        coordinator = make_coordinator(msgspec.structs.replace(config, broker=broker, blobs=None))
+        # Otherwise the run would wait until its deadline for the devices of a dead process.
+        stack.enter_context(watched(lambda: hosts.dead, coordinator.interrupt))
+        summary = coordinator.run()
+        hosts.check()
+        return summary
+
+
+def _in_memory(
+    config: SimulatedRunConfig,
+    setup: Setup,
+    samples: Mapping[str, int],
+    make_coordinator: Callable[..., Coordinator],
+    *,
+    engine: Engine,
+    workers: int | None,
+    drop: Drop | None,
+    told: Mapping[str, tuple[int, ...]] | None,
+) -> RunSummary:
+    """Run with a hub in place of the broker, which gives devices turns on workers."""
+    clock = HeldClock()
+    with started_workers(engine, setup, asked=workers, at_most=config.cohort_size) as pool:
         hub = Hub(
             Topics(config.fleet),
             samples,
@@ -124,11 +167,19 @@ def simulate(
             workers=pool,
             clock=clock,
             drop=drop,
+            classes=told,
         )
-        coordinator = prepare(
-            config, observer, connect=lambda: hub, clock=clock, extend_evaluation=by_device, takes_turns=True
-        )
-        return coordinator.run()
+        return make_coordinator(config, connect=lambda: hub, clock=clock).run()
+
+
+def _set_aside(dataset: Dataset, simulation: SimulationConfig) -> tuple[Dataset, Samples | None]:
+    """The data set with its validation samples in place of the test part, and that part; unchanged without any."""
+    if not simulation.validation:
+        return dataset, None
+    rest, validation = split_validation(
+        dataset, simulation.validation, seed=simulation.partition_seed, devices=simulation.devices
+    )
+    return replace(rest, test=validation), dataset.test
 
 
 def _complete(config: SimulatedRunConfig, simulation: SimulationConfig, link: LinkKind) -> SimulatedRunConfig:
@@ -137,6 +188,12 @@ def _complete(config: SimulatedRunConfig, simulation: SimulationConfig, link: Li
         raise ConfigError(
             f"key `cohort_size` has value {config.cohort_size}: there are `simulation.devices` = {simulation.devices}; "
             f"allowed are 1 to {simulation.devices}"
+        )
+    if simulation.sampling_seed is not None and config.cohort_size == simulation.devices:
+        raise ConfigError(
+            f"key `simulation.sampling_seed` has value {simulation.sampling_seed}: with `cohort_size` = "
+            f"`simulation.devices` = {simulation.devices} all devices take part in every round, so there is nothing "
+            f"to sample; lower `cohort_size` or remove the key"
         )
     deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
     return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)

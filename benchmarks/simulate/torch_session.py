@@ -16,6 +16,7 @@ from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.session import Kind, Session
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.export.model_spec import ModelSpec
@@ -74,7 +75,13 @@ class TorchSession:
         load_optimizer_state(self._model, self._manifest.training, self._optimizer, kept)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
         step = reference_step(
@@ -88,6 +95,7 @@ class TorchSession:
             training=self._manifest.training,
             optimizer=self._optimizer,
             mixed=mixed,
+            inputs=inputs,
         )
         return step.loss
 

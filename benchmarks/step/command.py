@@ -195,7 +195,12 @@ def make_parser() -> Parser:
     )
     add = parser.add_argument
     profiles = ", ".join(PROFILES)
-    add("--profile", default="trained95", help=f"{profiles}, or an .npz file with a state (default: %(default)s)")
+    add(
+        "--profile",
+        default="trained95",
+        help=f"{profiles}, or a trained model: the folder of a finished run, its model.frame, or an .npz file with a "
+        "state (default: %(default)s)",
+    )
     add("--model", default="resnet18", help="of the zoo; the named profiles are ResNet-18's (default: %(default)s)")
     add("--sparsity", type=_share, help="instead of a profile: random zeros, this share of every prunable weight")
     add(

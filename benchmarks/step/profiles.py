@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.errors import ConfigError, FrameError
 from sparsyedge.edge.tensors import FloatArray, State, count_nonzero
+from sparsyedge.edge.wire.frame import decode_frame
 
 __all__ = ["PROFILES", "check_profile", "everywhere", "global_sparsity", "mask", "profile_state", "sparsity_of"]
 
@@ -59,17 +60,22 @@ def everywhere(sparsity: float) -> dict[str, float]:
 
 
 def profile_state(profile: str, initial: State, prunable: Iterable[str], *, seed: int) -> State:
-    """The initial state under random masks of a named profile, or the whole state of an .npz file."""
+    """The initial state under random masks of a named profile, or the whole state of a file or of a finished run."""
     if profile in PROFILES:
         return mask(initial, prunable, PROFILES[profile], seed=seed)
     check_profile(profile)
-    return _read(Path(profile), initial)
+    path = Path(profile)
+    return _read(path, initial) if path.suffix == ".npz" else _read_model(path, initial)
 
 
 def check_profile(profile: str) -> None:
     """Raise ConfigError unless it is a name or could be a file; takes no time, unlike an export."""
-    if profile not in PROFILES and Path(profile).suffix != ".npz":
-        raise ConfigError(f"no profile {profile!r}; there are: {', '.join(PROFILES)}, or the path of an .npz file")
+    path = Path(profile)
+    if profile not in PROFILES and path.suffix not in (".npz", ".frame") and not path.is_dir():
+        raise ConfigError(
+            f"no profile {profile!r}; there are: {', '.join(PROFILES)}, or the path of an .npz file, of a model.frame "
+            f"or of a run's folder"
+        )
 
 
 def mask(initial: State, prunable: Iterable[str], sparsities: Mapping[str, float], *, seed: int) -> State:
@@ -119,3 +125,22 @@ def _read(path: Path, initial: State) -> State:
                 f"give the --width that the file was made for"
             )
     return state
+
+
+def _read_model(path: Path, initial: State) -> State:
+    """The model in a frame, or the one that the run in a folder ended with."""
+    # Imported here: it brings ONNX Runtime along, which named profiles do not need.
+    from sparsyedge.coordinator.model.deliver import FRAME_NAME
+
+    file = path / FRAME_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(
+            f"profile {file} does not exist; a run writes it when it ends. Name the folder of a finished run, a frame, "
+            f"an .npz file or one of {', '.join(PROFILES)}"
+        )
+    try:
+        return decode_frame(file.read_bytes(), {name: tensor.shape for name, tensor in initial.items()}).state
+    except FrameError as error:
+        raise ConfigError(
+            f"profile {file} holds no state of this model: {error}; give the --model and --width that the run had"
+        ) from error

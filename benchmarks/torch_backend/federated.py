@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from sparsyedge.benchmarks.torch_backend.server import next_model
 from sparsyedge.benchmarks.torch_backend.torch_device import Work, train_on_device
 from sparsyedge.benchmarks.torch_backend.torch_tensors import Tensors, nonzeros
-from sparsyedge.coordinator.rounds.cohort import sample_cohort
+from sparsyedge.coordinator.rounds.cohort import Policy, sample_cohort
 from sparsyedge.coordinator.rounds.learning_rates import learning_rate
 from sparsyedge.edge.data import Dataset, Samples, share_out
+from sparsyedge.edge.device.class_shares import class_shares
 from sparsyedge.edge.inference.losses import RegressionErrors
 from sparsyedge.edge.model.methods import Method
 from sparsyedge.export.model_spec import ModelSpec
@@ -46,6 +48,8 @@ class TorchRun:
     batch_size: int = 16
     learning_rate: float = 0.5
     last_learning_rate: float = 0.01
+    label_shift: float = 0.0
+    selection: Policy = "uniform"
     eval_every: int = 1
 
 
@@ -54,14 +58,24 @@ def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_model(run.spec, beta=run.method.beta, seed=run.model_seed).to(where)
     prunable = [name for name, _ in model.named_parameters() if name in prunable_names(model)]
+    positions = _positions(model, prunable, torch.zeros(2, *run.spec.input_shape, device=where))
     names = [f"device-{index:0{max(3, len(str(run.devices - 1)))}d}" for index in range(run.devices)]
     parts = share_out(dataset.train, run.devices, run.alpha, run.partition_seed)
     shares = dict(zip(names, parts, strict=True))
+    told = _told(dataset.train, shares, run.spec.classes) if run.selection == "balanced" else None
     state = _state(model)
     for number in range(1, run.rounds + 1):
         rate = learning_rate(number, run.rounds, start=run.learning_rate, end=run.last_learning_rate)
         updates, regrown = [], []
-        cohort = sample_cohort(names, run.cohort, seed=run.seed, round_number=number, shares=run.method.shares)
+        cohort = sample_cohort(
+            names,
+            run.cohort,
+            seed=run.seed,
+            round_number=number,
+            shares=run.method.shares,
+            policy=run.selection,
+            classes=told,
+        )
         for device in cohort:
             samples = dataset.train.take(shares[device])
             work = Work(
@@ -71,11 +85,13 @@ def run_rounds(run: TorchRun, dataset: Dataset) -> Iterator[dict[str, Any]]:
                 epochs=run.epochs,
                 batch_size=run.batch_size,
                 learning_rate=rate,
+                label_shift=run.label_shift,
+                classes=run.spec.classes,
             )
-            update, trained = train_on_device(model, run.method, state, samples, work, prunable)
+            update, trained = train_on_device(model, run.method, state, samples, work, positions)
             updates.append((len(samples), update))
             regrown.append(sum(int(((state[n] == 0) & (trained[n] != 0)).sum()) for n in prunable))
-        before, state = state, next_model(run.method, updates, prunable, round_number=number, rounds=run.rounds)
+        before, state = state, next_model(run.method, updates, positions, round_number=number, rounds=run.rounds)
         figures = _compare(before, state, prunable) | _traffic(before, updates)
         figures |= {"round": number, "updates": len(updates), "learning_rate": rate}
         figures["regrown_devices"] = sum(regrown) / len(regrown)
@@ -107,6 +123,31 @@ def evaluate(
     if samples.task == "regression":
         return {"test_rmse": errors.rmse, "test_loss": errors.mse}
     return {"test_accuracy": correct / len(samples), "test_loss": loss / len(samples)}
+
+
+def _told(samples: Samples, shares: Mapping[str, NDArray[np.int64]], classes: int) -> dict[str, bytes]:
+    """What devices say of their classes."""
+    return {name: bytes(class_shares(samples.y[part], classes)) for name, part in shares.items()}
+
+
+@torch.no_grad()
+def _positions(model: nn.Module, prunable: list[str], inputs: Tensor) -> dict[str, int]:
+    """How many positions of a sample each layer applies its weights to."""
+    found = dict.fromkeys(prunable, 1)
+
+    def note(layer: nn.Module, _: object, output: Tensor) -> None:
+        weight = layer.get_parameter("weight")
+        found[names[layer]] = output.numel() // (len(inputs) * len(weight))
+
+    layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in prunable if name.endswith(".weight")}
+    names = {layer: name for name, layer in layers.items()}
+    hooks = [layer.register_forward_hook(note) for layer in names]
+    was_training = model.training
+    model.eval()(inputs)
+    model.train(was_training)
+    for hook in hooks:
+        hook.remove()
+    return found
 
 
 def _state(model: nn.Module) -> Tensors:

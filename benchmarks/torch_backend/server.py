@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from sparsyedge.benchmarks.torch_backend.torch_tensors import Tensors, largest_per_layer, prune_globally
+from sparsyedge.benchmarks.torch_backend.torch_tensors import Tensors, largest_per_layer, prune
 from sparsyedge.edge.model.methods import Method
 
 __all__ = ["next_model"]
 
 
 def next_model(
-    method: Method, updates: Sequence[tuple[int, Tensors]], prunable: Sequence[str], *, round_number: int, rounds: int
+    method: Method,
+    updates: Sequence[tuple[int, Tensors]],
+    positions: Mapping[str, int],
+    *,
+    round_number: int,
+    rounds: int,
 ) -> Tensors:
-    """The model after a round, from (samples, update) of every device."""
+    """The model after a round, from (samples, update) of every device; `positions` names the prunable layers."""
+    prunable = list(positions)
     mean = _mean(method, updates, prunable)
     if method.mask == "fixed" and round_number == 1:
-        return prune_globally(mean, prunable, method.sparsity)
+        return prune(method, mean, method.sparsity, positions)
     if method.mask == "last-round" and round_number == rounds:
-        return prune_globally(mean, prunable, method.sparsity)
-    if method.mask == "evolving" or (method.mask == "layer-density" and round_number == 1):
+        return prune(method, mean, method.sparsity, positions)
+    # Spelled out, not asked of the method: a mistake there must show as a difference.
+    every = method.mask_interval if method.regrowth == "free" else 1
+    if (method.mask == "evolving" and round_number % every == 1 % every) or (
+        method.mask == "layer-density" and round_number == 1
+    ):
         return largest_per_layer(mean, _layer_counts(method, updates, prunable))
     return mean
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Tensors", "largest_per_layer", "nonzeros", "prune_globally"]
+from sparsyedge.edge.model.allocation import erk_counts
+from sparsyedge.edge.model.methods import Method
+
+__all__ = ["Tensors", "largest_per_layer", "nonzeros", "prune", "prune_globally"]
 
 Tensors = dict[str, Tensor]
 
@@ -28,6 +31,30 @@ def prune_globally(state: Tensors, names: Sequence[str], sparsity: float) -> Ten
         pruned[name] = tensor * keep[start : start + tensor.numel()].reshape(tensor.shape)
         start += tensor.numel()
     return pruned
+
+
+def prune(method: Method, state: Tensors, sparsity: float, positions: Mapping[str, int]) -> Tensors:
+    """Prune the layers that `positions` names to a target, shared among them by the method's allocation."""
+    if method.allocation == "erk":
+        counts = erk_counts({name: tuple(state[name].shape) for name in positions}, sparsity)
+    elif method.allocation == "lamp":
+        price = method.allocation_price or 0.0
+        scores = {name: _lamp(state[name]) / count**price for name, count in positions.items()}
+        ranked = prune_globally(scores, list(positions), sparsity)
+        counts = {name: int(torch.count_nonzero(ranked[name])) for name in positions}
+    else:
+        return prune_globally(state, list(positions), sparsity)
+    # Among equal magnitudes the last stay.
+    flipped = {name: state[name].reshape(-1).flip(0) for name in counts}
+    kept = largest_per_layer(flipped, counts)
+    return state | {name: kept[name].flip(0).reshape(state[name].shape) for name in counts}
+
+
+def _lamp(weight: Tensor) -> Tensor:
+    """Each weight's square over the squares of all weights of its layer that are at least as large."""
+    squares, places, counts = torch.unique(weight.double().square(), return_inverse=True, return_counts=True)
+    sums = (squares * counts).flip(0).cumsum(0).flip(0)
+    return torch.where(squares > 0, squares / sums, 0.0)[places]
 
 
 def largest_per_layer(state: Tensors, counts: Mapping[str, int]) -> Tensors:

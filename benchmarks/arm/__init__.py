@@ -1,0 +1,1 @@
+"""`sparsyedge bench arm`: a training step on boards that are not at hand, modelled."""
