@@ -43,7 +43,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-flood test-hostile fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-fine-tune bench-runtime test-image
+.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-flood test-rotation test-hostile test-versions test-update fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-fine-tune bench-runtime bench-page test-image
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -89,6 +89,9 @@ DEVICES ?= 20
 bench-blobs: $(DEV_ENV) mosquitto nginx  ## time for devices to fetch 2 MB from Mosquitto and from nginx (DEVICES=100)
 	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.blob_speed $(DEVICES)
 
+bench-page: $(DEV_ENV) chromium  ## what the live page costs with 200 devices and ten browsers, and how soon it shows an event (two minutes)
+	PYTHONPATH=tests timeout 600 $(BIN)/python -m fixtures.page_speed
+
 # An S3-like server, with packages that nothing else needs.
 S3_ENV := .venv-s3
 $(S3_ENV)/bin/moto_server:
@@ -109,7 +112,7 @@ test-fast: $(DEV_ENV)  ## tests without brokers, exports and training, for every
 	$(PYTEST) -m 'not slow and not heavy' $(TESTS)
 	$(COVERED)
 
-test: $(DEV_ENV) $(STOCK_ENV) mosquitto nats-server nginx cross-tools  ## all tests (some: make test TESTS=tests/edge)
+test: $(DEV_ENV) $(STOCK_ENV) mosquitto nats-server nginx chromium prometheus systemd cross-tools card-tools-in-ci  ## all tests (some: make test TESTS=tests/edge)
 	$(PYTEST) $(TESTS)
 	$(COVERED)
 
@@ -139,14 +142,42 @@ test-hostile: $(DEV_ENV) mosquitto  ## the cost of one hostile member in ten ove
 test-flood: $(DEV_ENV) mosquitto  ## can new devices enrol during a one-minute flood, and at what memory cost
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py
 
+test-rotation: $(DEV_ENV) mosquitto nats-server  ## another authority for a fleet during a run, with real processes (two minutes)
+	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/system/test_rotation.py
+
 test-cluster: $(DEV_ENV) nats-server  ## three nodes of NATS: who may read and write what, and a run with one killed in mid-round (three minutes)
-	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/system/test_nats_cluster.py tests/system/test_cluster_run.py
+	timeout 3600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_nats_cluster.py tests/system/test_cluster_run.py
+
+# An earlier release, built from this repository's history, in a venv of its own.
+OLD_RELEASE := 38d7f65
+OLD := build/versions
+test-versions: $(DEV_ENV) mosquitto  ## devices and coordinators of this version and of 0.3.0 in one run (some minutes)
+	@if ! git cat-file -e '$(OLD_RELEASE)^{commit}' 2> /dev/null; then \
+	  echo "test-versions: skipped, since this clone's history does not reach back to $(OLD_RELEASE)"; \
+	else $(MAKE) $(OLD)/.installed && \
+	  SPARSYEDGE_OLD_COMMAND=$(abspath $(OLD))/venv/bin/sparsyedge timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/system/test_versions.py; fi
+
+$(OLD)/.installed:
+	rm -rf $(OLD)
+	mkdir -p $(OLD)/source
+	git archive $(OLD_RELEASE) | tar -x -C $(OLD)/source
+	$(PYTHON) -m venv $(OLD)/venv
+	$(LOCKED) $(OLD)/venv/bin/pip $(INSTALL) '$(OLD)/source[coordinator]'
+	@touch $@
+
+# Our real wheel, in two versions, with everything that a device installs beside it.
+UPDATE := build/update
+test-update: $(DEV_ENV) mosquitto  ## upgrades over the air with real wheels: canary, failures, rollback, kill -9 at every stage (ten minutes)
+	rm -rf $(UPDATE)
+	$(LOCKED) $(BIN)/pip wheel --quiet --no-deps --wheel-dir $(UPDATE) .
+	$(LOCKED) $(BIN)/sparsyedge flash wheelhouse --out $(UPDATE)/wheels --machine $$(uname -m) --python $(DEVICE_VERSION) --wheel $(UPDATE)/*.whl
+	SPARSYEDGE_WHEELHOUSE=$(abspath $(UPDATE))/wheels timeout 3600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_real_upgrade.py tests/system/test_killed_upgrades.py
 
 # Fuzzing follows coverage if it can: of the native codec with clang and libFuzzer (on Debian: clang, libclang-rt-14-dev),
 # of Python with atheris. Both have a fallback without coverage.
 LIBFUZZER := $(wildcard $(shell clang++ -print-resource-dir 2> /dev/null)/lib/linux/libclang_rt.fuzzer-*.a)
 FUZZ_CODEC := build/fuzz_codec$(if $(LIBFUZZER),_guided)
-FUZZ_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -fno-sanitize-recover=all -fno-omit-frame-pointer -Iedge/native/codec
+FUZZ_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -Wno-psabi -fno-sanitize-recover=all -fno-omit-frame-pointer -Iedge/native/codec
 FUZZ ?=
 fuzz: $(VENV)/.fuzz $(FUZZ_CODEC)  ## feed altered input to every parser (one target: make fuzz FUZZ=messages)
 	PYTHONPATH=tests $(BIN)/python -m fuzz.runner $(FUZZ) --inputs $(FUZZ_INPUTS) --limit-s $(FUZZ_LIMIT_S) --codec $(FUZZ_CODEC)
@@ -178,8 +209,8 @@ $(ARM_TREE)/.made: $(ARM_WHEEL) | tree-tools
 test-arm: $(ARM_TREE)/.made  ## steps and rounds of an emulated ARM device against this machine's (some minutes, as root)
 	SPARSYEDGE_ARM_TREE=$(ARM_TREE) timeout 3600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_arm_device.py
 
-bench-arm-static: $(DEV_ENV) cross-tools  ## instructions per multiply-add of the NEON kernels beside the AVX2 ones
-	$(BIN)/python -m sparsyedge.hardware.arm.instructions
+bench-arm-static: $(DEV_ENV) cross-tools analyser-tools  ## multiply-adds per cycle of the NEON kernels on three cores, modelled
+	$(BIN)/python -m sparsyedge.hardware.arm.static_report --out benchmarks/arm/cycles.json
 
 footprint: $(STOCK_ENV) $(ARM_WHEEL)  ## size of a device's install, on disk and in memory
 	$(BIN)/sparsyedge bench footprint --python $(STOCK)/bin/python --wheel $(ARM_WHEEL)
@@ -192,18 +223,17 @@ bench-runtime: $(DEV_ENV) $(STOCK_ENV)  ## a training step in any onnxruntime ag
 
 # Debian 13 on an emulated board, with Python 3.13. build/image keeps everything, including logs and the tested wheels.
 IMAGE := build/image
-test-image: $(IMAGE)/stock/.made $(ARM_WHEEL)  ## boot a flashed card in qemu: first boot, enrolment, two rounds (10 to 20 minutes)
-	@command -v qemu-system-aarch64 > /dev/null || { echo "no qemu-system-aarch64 here: on Debian, apt-get install qemu-system-arm ipxe-qemu" >&2; exit 1; }
+test-image: $(IMAGE)/stock/.made $(ARM_WHEEL) image-tools  ## boot a flashed card in qemu: settings, enrolment, two rounds, an update (20 to 30 minutes)
 	rm -rf $(IMAGE)/wheels
 	$(BIN)/sparsyedge flash wheelhouse --out $(IMAGE)/wheels --wheel $(ARM_WHEEL) --python 3.13
 	timeout 3600 $(BIN)/python -m pytest -q -s -m slow -p no:cacheprovider tests/system/test_image.py
 
-$(IMAGE)/stock/.made: hardware/arm/debian_image.py hardware/arm/initramfs.py hardware/arm/tree.py | $(DEV_ENV) tree-tools
+$(IMAGE)/stock/.made: hardware/arm/debian_image.py hardware/arm/initramfs.py hardware/arm/tree.py | $(DEV_ENV) tree-tools image-tools
 	rm -rf $(IMAGE)/stock
 	$(BIN)/python -m sparsyedge.hardware.arm.debian_image $(IMAGE)/stock
 	@touch $@
 
-setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto nats-server nginx cross-tools tree-tools  ## everything the other targets need
+setup: $(DEV_ENV) $(STOCK_ENV) .typing/.linked mosquitto nats-server nginx chromium prometheus systemd cross-tools tree-tools  ## everything the other targets need
 
 # $(call make_venv,folder): a new virtual environment, or one sentence about what this machine lacks.
 define make_venv
@@ -256,14 +286,26 @@ define apt_install
 	else echo "note: $(2); install with: sudo apt-get install $(1)" >&2; [ "$${CI:-}" != true ]; fi
 endef
 
-.PHONY: mosquitto nats-server nginx cross-tools tree-tools
+.PHONY: mosquitto nats-server nginx chromium prometheus systemd cross-tools analyser-tools tree-tools image-tools card-tools card-tools-in-ci
 mosquitto:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mosquitto > /dev/null; then \
 	  $(call apt_install,mosquitto,no Mosquitto here: its tests will be skipped); fi
 
+systemd:
+	@if ! command -v systemd-analyze > /dev/null; then \
+	  $(call apt_install,systemd,no systemd-analyze here: its tests will be skipped); fi
+
 nginx:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v nginx > /dev/null; then \
 	  $(call apt_install,nginx-light,no nginx here: its tests will be skipped); fi
+
+chromium:
+	@if ! { command -v chromium && command -v chromedriver; } > /dev/null; then \
+	  $(call apt_install,chromium chromium-driver,no Chromium here: tests of the live page in a browser will be skipped); fi
+# Debian's package also starts a Prometheus as a service; `systemctl disable --now prometheus` ends that one.
+prometheus:
+	@if ! { command -v prometheus && command -v promtool; } > /dev/null; then \
+	  $(call apt_install,prometheus,no Prometheus here: its tests will be skipped); fi
 
 nats-server:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v nats-server > /dev/null; then \
@@ -275,9 +317,30 @@ cross-tools:
 	@if ! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64-static; } > /dev/null; then \
 	  $(call apt_install,$(CROSS_TOOLS),no cross compiler or emulator for ARM here: their tests will be skipped); fi
 
+# llvm-mca with models of these cores; 44 MB to fetch, 210 MB on disk, so no other target asks for it.
+analyser-tools: cross-tools
+	@if ! command -v llvm-mca-19 > /dev/null; then \
+	  $(call apt_install,llvm-19,no llvm-mca-19 here: the kernels' cycles cannot be modelled); fi
+
 tree-tools: cross-tools
 	@if ! command -v mmdebstrap > /dev/null; then \
 	  $(call apt_install,mmdebstrap,no mmdebstrap here: no Debian tree for ARM can be made); fi
+
+IMAGE_TOOLS := qemu-system-arm ipxe-qemu dosfstools e2fsprogs fdisk openssh-client
+image-tools:
+	@PATH="$$PATH:/usr/sbin:/sbin"; if ! { command -v qemu-system-aarch64 && command -v mkfs.vfat && command -v mke2fs && \
+	  command -v sfdisk && command -v ssh-keygen; } > /dev/null; then \
+	  $(call apt_install,$(IMAGE_TOOLS),no emulator or disk tools here: no card can be booted); fi
+
+# What reads a card's settings on a board. An installed cloud-init acts when its machine boots, so nobody gets it unasked but CI.
+CARD_TOOLS := cloud-init netplan.io wpasupplicant
+card-tools:  ## cloud-init, netplan and wpa_passphrase, which tests of cards use (not for a machine that boots with them)
+	@PATH="$$PATH:/usr/sbin:/sbin"; \
+	if ! { command -v cloud-init && command -v netplan && command -v wpa_passphrase; } > /dev/null; then \
+	  $(call apt_install,$(CARD_TOOLS),no cloud-init or netplan here: their tests will be skipped); fi
+
+card-tools-in-ci:
+	@if [ "$${CI:-}" = true ]; then $(MAKE) --no-print-directory card-tools; fi
 
 clean:  ## remove what was built and installed
 	rm -rf $(VENV) $(STOCK) $(S3_ENV) .typing build dist
@@ -301,7 +364,7 @@ DEVICE_VENV = build/device-$(DEVICE_VERSION)
 DEVICE_TESTS ?= tests/ci tests/edge tests/fuzz tests/hardware tests/native
 # What tests use beside the product: digits, and graphs of single ops.
 DEMO_TOOLS := 'amqtt>=0.11.3,<0.13' matplotlib tomli-w
-DEVICE_TOOLS := hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
+DEVICE_TOOLS := httpx2 hypothesis onnx pytest pytest-timeout pytest-xdist safetensors scikit-learn
 test-device: mosquitto nginx  ## the tests that need no torch, on a device's packages (another Python: PYTHON=python3.13)
 	@command -v $(PYTHON) > /dev/null || { echo "no '$(PYTHON)' here; name a Python from 3.11 on: make test-device PYTHON=/path/to/python3.13" >&2; exit 1; }
 	rm -rf $(DEVICE_VENV)

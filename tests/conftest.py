@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 # Before numpy and torch are loaded: their threads spin while they wait, which two workers on two cores pay for.
 for libraries in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -16,12 +17,18 @@ for libraries in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # `make test-device` sets it. Without it a test that cannot import torch fails, as it should.
 DEVICE_ONLY = os.environ.get("SPARSYEDGE_TEST_INSTALL") == "device"
 
+# How long an example takes says how busy the machine is.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
+
 pytest_plugins = [
     "fixtures.broker",
     "fixtures.fake_coordinator",
     "fixtures.secured",
     "fixtures.nats",
+    "fixtures.multicast",
     "fixtures.tiers",
+    "fixtures.two_hosts",
     "fixtures.web_server",
     # Last, since its fixtures replace others.
     *(["fixtures.device_install"] if DEVICE_ONLY else ["fixtures.artifacts", "fixtures.stock_runtime"]),

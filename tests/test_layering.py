@@ -48,6 +48,7 @@ def test_the_base_install_asks_for_neither_torch_nor_two_onnxruntimes() -> None:
         "onnxruntime",
         "onnxruntime-training",
         "paho-mqtt",
+        "zeroconf",
         "zstandard",
     }
     runtimes = [line for line in base if line.startswith("onnxruntime")]

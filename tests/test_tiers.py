@@ -57,7 +57,7 @@ def run_sample(folder: Path, *options: str) -> tuple[set[str], str]:
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "fixtures.tiers", *options]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     said = done.stdout + done.stderr
     passed = set(re.findall(r"::(\w+) PASSED", said))

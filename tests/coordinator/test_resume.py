@@ -14,7 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from fixtures.dense_way import average
-from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, RunThread, answer, retained_below
+from fixtures.scripted_fleet import (
+    PATIENCE_S,
+    TOPICS,
+    Fleet,
+    RunThread,
+    answer,
+    blobs_left,
+    result_blobs,
+    retained_below,
+)
 
 from sparsyedge.coordinator.config import LearningRateConfig
 from sparsyedge.coordinator.fleet.lease import FleetLease
@@ -124,8 +133,9 @@ def test_chunks_that_a_killed_coordinator_left_on_the_broker_are_withdrawn_by_th
     device.until(lambda: not retained_below(fleet.port, artifact))
     device.deliver(task)
     run.result()
-    assert retained_below(fleet.port, f"{TOPICS.root}/blob/#") == []
-    assert retained_below(fleet.port, TOPICS.catalogue) == []
+    device.until(lambda: device.task is not None and device.task.state == "finished")
+    assert device.task is not None
+    assert blobs_left(fleet.port) == result_blobs(fleet.artifacts, device.task)
 
 
 def test_a_round_that_had_all_its_updates_is_closed_after_the_restart(

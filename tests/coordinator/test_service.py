@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from fixtures.broker import Broker
 from fixtures.dense_way import average
-from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, answer, retained_below
+from fixtures.scripted_fleet import PATIENCE_S, TOPICS, Fleet, answer, blobs_left, result_blobs, retained_below
 
 from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.coordinator.fleet import leader
 from sparsyedge.coordinator.fleet.lock import LOCK_NAME
 from sparsyedge.coordinator.record import store_reader
+from sparsyedge.coordinator.record.live import LIVE_NAME, LiveReader
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import STORE_NAME
 from sparsyedge.edge.config import BrokerConfig
@@ -64,6 +65,8 @@ def test_a_run_ends_in_the_mean_of_what_its_devices_sent(fleet: Fleet) -> None:
         STORE_NAME,
         LOCK_NAME,
         MANIFEST_NAME,
+        "live.sqlite",
+        "coordinator.log",
         "model.onnx",
         "model_float.onnx",
         "model.frame",
@@ -101,7 +104,7 @@ def test_the_order_of_arrival_does_not_change_the_model(fleet: Fleet, tmp_path: 
     assert len(models) == 1
 
 
-def test_nothing_but_the_last_task_is_left_on_the_broker(fleet: Fleet) -> None:
+def test_nothing_but_the_last_task_and_its_model_are_left_on_the_broker(fleet: Fleet) -> None:
     run = fleet.start()
     devices = fleet.join("d1", "d2", "d3")
     kept = []
@@ -115,9 +118,10 @@ def test_nothing_but_the_last_task_is_left_on_the_broker(fleet: Fleet) -> None:
     # Six small files, one of two chunks, and the manifest; from round 2 on also the model.
     assert [len(topics) for topics in kept] == [9, 10]
     assert model in kept[1]
-    assert retained_below(fleet.port, f"{TOPICS.root}/blob/#") == []
     assert retained_below(fleet.port, TOPICS.round) == [TOPICS.round]
     devices[0].until(lambda: devices[0].task is not None and devices[0].task.state == "finished")
+    assert devices[0].task is not None
+    assert blobs_left(fleet.port) == result_blobs(fleet.artifacts, devices[0].task)
 
 
 def test_round_1_is_not_published_since_devices_have_it_in_the_checkpoint(fleet: Fleet) -> None:
@@ -130,6 +134,16 @@ def test_round_1_is_not_published_since_devices_have_it_in_the_checkpoint(fleet:
     run.result()
 
 
+def present_sentence(fleet: Fleet) -> str:
+    """What the run says that it waits for."""
+    reader = LiveReader.open(fleet.config.run_path)
+    if reader is None:
+        return ""
+    with closing(reader):
+        present = reader.present()
+    return present.sentence if present else ""
+
+
 def test_a_stop_request_is_obeyed_after_the_open_round(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "TICK_S", 0.05)
     run = fleet.start(rounds=50, cohort_size=1)
@@ -137,7 +151,10 @@ def test_a_stop_request_is_obeyed_after_the_open_round(fleet: Fleet, monkeypatch
     task = device.until_round(1)
     with closing(fleet.store()) as store:
         store.request_stop()
-    time.sleep(1.5)  # many ticks, also on a busy machine
+    until_s = time.monotonic() + PATIENCE_S
+    while "then the run stops" not in present_sentence(fleet):
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
     device.deliver(task)
     summary = run.result()
     assert (summary.run.state, len(summary.rounds)) == ("stopped", 1)
@@ -252,10 +269,21 @@ def test_a_run_waits_for_whoever_has_locked_its_store(
     other = sqlite3.connect(fleet.config.run_path / STORE_NAME, isolation_level=None, check_same_thread=False)
     with closing(other):
         other.execute("BEGIN IMMEDIATE")
-        release = threading.Timer(2.0, other.rollback)
+        said: list[str] = []
+
+        def release_once_it_is_said() -> None:
+            until_s = time.monotonic() + 30.0
+            while not said and time.monotonic() < until_s:
+                with closing(LiveReader(fleet.config.run_path / LIVE_NAME)) as reader:
+                    present = reader.present()
+                said.extend([present.sentence] if present and "has locked" in present.sentence else [])
+            other.rollback()
+
+        release = threading.Thread(target=release_once_it_is_said)
         release.start()
         for device, task in zip(devices, tasks, strict=True):
             assert isinstance(device.deliver(task), Accepted)
         release.join()
     assert run.result().run.state == "finished"
     assert "run.sqlite has been locked" in caplog.text
+    assert said == [f"the coordinator waits for {fleet.config.run_path / STORE_NAME}, which another process has locked"]

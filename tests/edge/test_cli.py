@@ -55,6 +55,7 @@ On-device training runtime for sparse federated learning.
   demo         a whole federated run on this machine, in one command
   export       make the artifacts that devices train: graphs, checkpoint, manifest
   coordinator  lead a fleet through the rounds of a run
+  fleet        upgrade the devices of a secured fleet over the air
   simulate     a run of many simulated devices, here or on a Ray cluster
   bench        measure this machine: training steps and the wire, against peers
   report       plots of one run, or of several beside each other
@@ -125,7 +126,8 @@ def test_unknown_subcommand_is_refused_with_the_nearest_one(capsys: pytest.Captu
 
 def test_unknown_subcommand_like_no_other_is_refused_with_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["xyz"]) == 2
-    assert "allowed are demo, export, coordinator, simulate, bench, report, flash, edge, " in capsys.readouterr().err
+    allowed = "allowed are demo, export, coordinator, fleet, simulate, bench, report, flash, edge, "
+    assert allowed in capsys.readouterr().err
 
 
 def test_subcommand_gets_the_other_arguments_and_gives_the_exit_code(
@@ -186,7 +188,7 @@ def test_reader_that_goes_away_is_no_fault_to_speak_of() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        result = subprocess.run(run_cli("--help"), stdout=writer, stderr=subprocess.PIPE, timeout=30)
+        result = subprocess.run(run_cli("--help"), stdout=writer, stderr=subprocess.PIPE, timeout=300)
     finally:
         os.close(writer)
     assert result.stderr == b""
@@ -195,7 +197,7 @@ def test_reader_that_goes_away_is_no_fault_to_speak_of() -> None:
 def test_device_with_a_bad_config_ends_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "device.toml"
     path.write_text('id = "pi"\nthread = 1\n[data]\ndataset = "digits"\n')
-    result = subprocess.run(run_cli("edge", "--config", str(path)), capture_output=True, text=True, timeout=60)
+    result = subprocess.run(run_cli("edge", "--config", str(path)), capture_output=True, text=True, timeout=300)
     assert result.returncode == 2
     assert result.stderr == f"sparsyedge: error: {path}: unknown key `thread`; did you mean `threads`?\n"
 
@@ -205,10 +207,10 @@ def test_the_help_page_imports_nothing_heavy() -> None:
         "import sys; from sparsyedge.edge.cli import main; main(['--help']); "
         "print(*{'numpy', 'torch', 'onnxruntime', 'paho', 'rich', 'msgspec'} & set(sys.modules), file=sys.stderr)"
     )
-    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30, check=True)
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=300, check=True)
     assert result.stderr.strip() == ""
 
 
 def test_device_never_imports_torch() -> None:
     probe = "import sys; sys.modules['torch'] = None; import sparsyedge.edge.commands.edge_command"
-    subprocess.run([sys.executable, "-c", probe], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", probe], timeout=300, check=True)

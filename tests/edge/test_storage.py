@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsyedge.edge.storage import make_private_folder, private_files, sha256_file, write_atomically
+from sparsyedge.edge.storage import make_private_folder, private_files, remove_leftovers, sha256_file, write_atomically
 
 
 def test_content_is_written_and_folders_are_made(tmp_path: Path) -> None:
@@ -72,3 +72,12 @@ def test_a_private_folder_that_is_there_keeps_the_mode_its_owner_gave_it(tmp_pat
     (tmp_path / "shared").chmod(0o750)
     make_private_folder(tmp_path / "shared")
     assert mode(tmp_path / "shared") == 0o750
+
+
+def test_what_killed_writers_left_is_removed_files_and_folders_alike(tmp_path: Path) -> None:
+    (tmp_path / "model" / ".two.part").mkdir(parents=True)
+    (tmp_path / "model" / ".two.part" / ".model.onnx.x.part").write_bytes(b"half")
+    (tmp_path / ".job.y.part").write_bytes(b"half")
+    (tmp_path / "model" / "one").write_bytes(b"whole")
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "one"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sparsyedge.edge.tensors import State, count_nonzero, dense_bytes, first_nonfinite, model_id
+from sparsyedge.edge.tensors import State, count_nonzero, dense_bytes, first_nonfinite, global_sparsity, model_id
 
 
 def state() -> State:
@@ -37,6 +37,8 @@ def test_counts() -> None:
     assert dense_bytes(state()) == 28
     assert count_nonzero(state(), ["w"]) == 2
     assert count_nonzero(state(), ["w", "b"]) == 4
+    assert global_sparsity(state(), ["w"]) == 0.5
+    assert global_sparsity(state(), []) == 0.0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -21,6 +21,7 @@ from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.model.training import make_training
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, inputs_of
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.build import build_artifacts
 from sparsyedge.export.checked_build import export_model
@@ -108,6 +109,8 @@ def test_dropout_depends_on_the_seed_of_the_step_alone(built: Callable[[ModelSpe
         {"label_smoothing": 0.1},
         {"mixup": 0.2},
         {"mixup": 0.2, "label_smoothing": 0.1, "optimizer": "momentum"},
+        {"label_shift": 1.0},
+        {"label_shift": 0.5, "mixup": 0.2},
     ],
     ids=str,
 )
@@ -117,6 +120,30 @@ def test_optimizers_smoothing_and_mixtures_are_torchs(options: dict[str, object]
     assert parity.plain <= 3e-5
     inputs = {each.name for each in onnx.load(artifacts.path("sparse_step")).graph.input}
     assert ("labels_mixed" in inputs) == ("mixup" in options)
+    assert ("label_shift" in inputs) == ("label_shift" in options)
+
+
+def test_a_warm_up_keeps_the_inputs_of_sparse_and_dense_layers_whole(tmp_path: Path) -> None:
+    methods = {
+        "warming": make_method("sparsyfed", sparsity=SPARSITY, activation_warmup=2),
+        "never": make_method("sparsyfed-no-act", sparsity=SPARSITY),
+        "always": make_method("sparsyfed", sparsity=SPARSITY),
+    }
+    made = {
+        name: build_artifacts(SIGNALS, method, tmp_path / name, seed=0, check=lambda artifacts, model: None)[0]
+        for name, method in methods.items()
+    }
+    artifacts = made["warming"]
+    start = prune_global(_away_from_symmetry(artifacts), artifacts.manifest.prunable, SPARSITY)
+    x, y = _batch(SIGNALS, 16, 0)
+    for round_number, alike in ((2, "never"), (3, "always")):
+        states = []
+        for each, told in ((artifacts, inputs_of(artifacts.manifest, y, round_number)), (made[alike], NO_INPUTS)):
+            session = SparseSession(each)
+            session.load(start)
+            session.train_step(x, y, 0.1, seed=1, inputs=told)
+            states.append(session.state())
+        assert all(np.array_equal(states[0][name], states[1][name]) for name in start)
 
 
 def test_a_regression_mixes_before_the_step(tmp_path: Path) -> None:

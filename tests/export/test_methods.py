@@ -21,6 +21,7 @@ from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import METHODS
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, inputs_of
 from sparsyedge.edge.training.session import Session, choose_kind
 from sparsyedge.edge.training.sparse_session import SparseSession
 from sparsyedge.export.agreement import verify
@@ -65,11 +66,50 @@ def test_a_teacher_forced_step_agrees_with_torch(name: str, export_method: Expor
         ("sparsyfed", {"sparsity": 0.99, "activation_floor": 0.3}),
         ("auto-beta", {"activation_floor": 0.3}),
         ("fixed-mask", {"activation_threshold": "round"}),
+        ("flash", {"zero_biases": "frozen"}),
+        ("sparsyfed", {"beta": 1.0, "activation_warmup": 2}),
     ],
 )
 def test_so_does_a_step_with_options(name: str, options: dict[str, Any], export_method: Export) -> None:
     parity = verify(export_method(name, **options))
     assert max(parity.loss, parity.gradient, parity.updated, parity.plain) <= 1e-3
+
+
+@pytest.mark.parametrize("threshold", ["step", "round"])
+def test_a_warm_up_trains_like_no_activation_pruning_and_then_like_all_of_it(
+    threshold: str, export_method: Export
+) -> None:
+    warming = export_method("sparsyfed", activation_warmup=2, activation_threshold=threshold)
+    never = export_method("sparsyfed-no-act")
+    always = export_method("sparsyfed", activation_threshold=threshold)
+    start = prune_global(read_initial_state(warming), warming.manifest.prunable, 0.9)
+    for round_number, alike, other in ((1, never, always), (2, never, always), (3, always, never)):
+        told = inputs_of(warming.manifest, batch()[1], round_number)
+        states = []
+        for artifacts, inputs in ((warming, told), (alike, NO_INPUTS), (other, NO_INPUTS)):
+            session = SparseSession(artifacts)
+            session.load(start)
+            for _ in range(2):
+                session.train_step(*batch(), 0.1, inputs=inputs)
+            states.append(session.state())
+        assert all(np.array_equal(states[0][name], states[1][name]) for name in start)
+        assert not np.array_equal(states[0]["conv1.weight"], states[2]["conv1.weight"])
+
+
+@pytest.mark.parametrize("kind", ["training API", "plain graph"])
+def test_biases_that_are_zero_stay_so_only_if_they_are_frozen(kind: str, export_method: Export) -> None:
+    for options, stays in (({}, False), ({"zero_biases": "frozen"}, True)):
+        artifacts = export_method("flash", **options)
+        session = first_session(artifacts) if kind == "training API" else SparseSession(artifacts)
+        start = read_initial_state(artifacts)
+        assert not start["bn1.bias"].any()
+        session.load(start)
+        for _ in range(2):
+            session.train_step(*batch(), 0.1)
+        after = session.state()
+        biases = [name for name in after if name.endswith("bias")]
+        assert all(not after[name].any() for name in biases) == stays
+        assert after["bn1.weight"].tolist() != start["bn1.weight"].tolist()
 
 
 @pytest.mark.parametrize("name", METHODS)

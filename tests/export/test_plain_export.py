@@ -51,7 +51,7 @@ def trained(session: SparseSession, start: State) -> State:
 
 
 def test_it_has_all_files_but_those_of_the_training_api(plain: Artifacts) -> None:
-    assert set(plain.manifest.files) == {"checkpoint", "inference", "sparse_plan", "sparse_step"}
+    assert set(plain.manifest.files) == {"checkpoint", "inference", "skeleton", "sparse_plan", "sparse_step"}
     assert not plain.manifest.has_api_files
     # Earlier releases insist on the files that are not there; the version tells them to upgrade.
     assert plain.manifest.version == 6

@@ -18,8 +18,9 @@ from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
-from sparsyedge.edge.model.training import FEATURE, make_training
+from sparsyedge.edge.model.training import FEATURE, SHIFT_FEATURE, make_training
 from sparsyedge.edge.tensors import State, model_id
+from sparsyedge.edge.training.job_inputs import inputs_of
 from sparsyedge.edge.training.session import Session, choose_kind
 from sparsyedge.edge.training.session_holder import SessionHolder
 from sparsyedge.edge.training.sparse_session import SparseSession
@@ -41,6 +42,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "clipped adamw": {"optimizer": "adamw", "clip_norm": 0.5},
     "smoothing": {"label_smoothing": 0.1},
     "mixup": {"mixup": 0.2, "label_smoothing": 0.1},
+    "label shift": {"label_shift": 1.0},
+    "label shift of mixtures": {"label_shift": 0.5, "mixup": 0.2, "optimizer": "momentum"},
 }
 
 
@@ -88,6 +91,30 @@ def test_so_do_they_with_every_kind_of_method(method: str, optimizer: str, expor
     model = build_model(TINY, beta=manifest.method.beta, seed=manifest.seed)
     session, start = SparseSession(artifacts), start_of(artifacts)
     assert verify_training(session, model, manifest, start, draw(0), learning_rate=0.01) <= 3e-5
+
+
+def test_a_shift_of_zero_changes_no_bit_of_a_step_and_no_shift_reaches_inference(export_training: Export) -> None:
+    shifting, plain = export_training(label_shift=1.0), export_training()
+    assert shifting.manifest.files["inference"] == plain.manifest.files["inference"]
+    x, _ = draw(0, size=10)()
+    even, skewed = np.arange(10) % 5, np.array([0] * 9 + [1])
+    states, losses = [], []
+    for artifacts, labels in ((plain, even), (shifting, even), (shifting, skewed)):
+        session = SparseSession(artifacts)
+        session.load(start_of(artifacts))
+        losses.append(session.train_step(x, even, 0.1, inputs=inputs_of(artifacts.manifest, labels, 1)))
+        states.append(session.state())
+    assert losses[0] == losses[1] != losses[2]
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+    assert not np.array_equal(states[1]["fc.bias"], states[2]["fc.bias"])
+
+
+def test_a_device_with_the_training_api_takes_shifted_steps_in_the_plain_graph(export_training: Export) -> None:
+    artifacts = export_training(label_shift=1.0)
+    assert artifacts.manifest.needs == (FEATURE, SHIFT_FEATURE)
+    holder = SessionHolder()
+    holder.put(artifacts, "0" * 64)
+    assert holder.session(None, round_number=1).kind == "sparse"
 
 
 @pytest.mark.heavy

@@ -241,7 +241,7 @@ void TryMask(Random& random) {
   const Exact<uint8_t> in(codes);
   const Exact<uint32_t> positions(count);
   const int64_t used =
-      Call(se_rice_decode, in.data(), in.size(), static_cast<uint32_t>(claimed), size, positions.data(), count);
+      Call(se_rice_decode, in.data(), in.size(), static_cast<uint32_t>(claimed), size, 0u, positions.data(), count);
   if (used < 0) {
     Require(altered, "honest codes were refused");
     return;
@@ -251,7 +251,7 @@ void TryMask(Random& random) {
   if (!altered) RequireSame(positions, honest.positions, "honest codes decode to something else");
 
   const Exact<uint32_t> others(size - count);
-  Require(Call(se_complement, positions.data(), count, size, others.data(), others.size()) ==
+  Require(Call(se_complement, positions.data(), count, size, 0u, others.data(), others.size()) ==
               static_cast<int64_t>(others.size()),
           "complement has another size");
   RequireIncreasing(others, size);
@@ -299,7 +299,7 @@ void TryNested(Random& random) {
 
   const Exact<uint8_t> in(codes);
   const Exact<uint32_t> ranks(count), whole(tensor), mask((tensor.size() + 31) / 32);
-  const int64_t used = Call(se_rice_decode, in.data(), in.size(), parameter, base.size(), ranks.data(), count);
+  const int64_t used = Call(se_rice_decode, in.data(), in.size(), parameter, base.size(), 0u, ranks.data(), count);
   if (used < 0) {
     Require(altered, "honest ranks were refused");
     return;
@@ -316,6 +316,14 @@ void TryNested(Random& random) {
   RequireIncreasing(kept, tensor.size());
   if (!altered) RequireSame(kept, stays, "honest ranks decode to something else");
   TryExpand(random, mask, tensor.size(), kept);
+  const Exact<uint8_t> flags(base.size());
+  const Exact<uint32_t> rest(kept.size()), rest_values(kept.size());
+  double dropped = 0;
+  Require(
+      Call(se_remaining, base.data(), base_values.data(), base.size(), order.data(), ranks.data(), ranks.size(),
+           flags.data(), rest.data(), rest_values.data(), rest.size(), &dropped) == static_cast<int64_t>(rest.size()),
+      "another number remains than the mask keeps");
+  RequireSame(rest, {kept.data(), kept.data() + kept.size()}, "other entries remain than the mask keeps");
 
   // Ranks that no decoder produces: one outside, or one twice.
   if (ranks.size() == 0) return;
@@ -359,6 +367,9 @@ void TryValues(Random& random) {
     Require((put == 0) == (byte < 4), "a fifth byte of a word");
   }
   Require(width != 4 || count == 0 || std::memcmp(bits.data(), restored.data(), count * 4) == 0, "planes lost a byte");
+  const int64_t joined = Call(se_join_planes, planes.data(), count, width, restored.data());
+  Require((joined == 0) == (width <= 4), "words of an impossible width");
+  Require(width != 4 || count == 0 || std::memcmp(bits.data(), restored.data(), count * 4) == 0, "words lost a byte");
 
   const auto* const floats = reinterpret_cast<const float*>(bits.data());
   const auto* const base_floats = reinterpret_cast<const float*>(base.data());
@@ -405,11 +416,21 @@ void TrySums(Random& random) {
   double missing = 0;
   Call(se_missing_square, positions.data(), values, positions.size(), kept.data(), kept.size(), &missing);
 
+  double squares = 0;
+  const int64_t squared = Call(se_square_at, base, n, positions.data(), positions.size(), &squares);
+  bool is_inside = true;
+  for (const uint32_t position : list) is_inside &= position < n;
+  Require(is_inside ? squared == 0 : squared == kBeyondEnd, "squares were taken outside, or refused inside");
+
   const size_t middle = random.Below(n + 1);
   const int64_t starts[] = {0, static_cast<int64_t>(middle), static_cast<int64_t>(n)};
   const Exact<double> products(14);
   const int64_t odd = Call(se_products, base, base, starts, size_t{2}, products.data());
   Require(odd >= 0 && odd <= static_cast<int64_t>(n), "more values are odd than there are");
+  const int32_t owners[] = {1, 0};
+  const Exact<double> changes(2);
+  changes[0] = changes[1] = 0;
+  Call(se_change_squares, base, base, starts, owners, size_t{2}, changes.data());
 }
 
 void TryOne(Random& random) {

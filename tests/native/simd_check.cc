@@ -57,6 +57,22 @@ void CheckRegisters() {
   for (int i = 0; i < width; ++i) wanted[i] = in[i] * in[width + i] + 7.0f;
   Same("Fma", found, wanted, width);
 
+  isa::WillRead();
+  FmaInOrder(Reg::LoadInOrder(in, 0), Reg::LoadInOrder(in, width), c).Store(found);
+  Same("FmaInOrder, LoadInOrder", found, wanted, width);
+  MulInOrder(a, b).Store(found);
+  for (int i = 0; i < width; ++i) wanted[i] = in[i] * in[width + i];
+  Same("MulInOrder", found, wanted, width);
+
+  const auto weights = isa::Weights<3>::Load(in);
+  Reg sum = c;
+  weights.Add(0, a, sum);
+  weights.Add(1, a, sum);
+  weights.Add(2, a, sum);
+  sum.Store(found);
+  for (int i = 0; i < width; ++i) wanted[i] = in[i] * (in[0] + in[1] + in[2]) + 7.0f;
+  Same("Weights", found, wanted, width);
+
   (a + b + Reg::Zero()).Store(found);
   for (int i = 0; i < width; ++i) wanted[i] = in[i] + in[width + i];
   Same("Reg +", found, wanted, width);

@@ -20,7 +20,7 @@ from fixtures.repository import REPOSITORY
 
 TOOLS = ("aarch64-linux-gnu-g++", "qemu-aarch64-static")
 SYSROOT = "/usr/aarch64-linux-gnu"
-CPUS = ("cortex-a53", "cortex-a72")  # of a Raspberry Pi 3 and a 4
+CPUS = ("cortex-a53", "cortex-a72", "cortex-a76")  # of a Raspberry Pi 3, a 4 and a 5
 # Emulated, a multiply-add of floats takes hundreds of times longer.
 MAX_WORK = 1_000_000
 SMALL = [case for case in CASES if case.work <= MAX_WORK]

@@ -67,6 +67,6 @@ def test_every_function_does_what_the_scalar_one_does(isa: str, tmp_path: Path) 
     compiler, runner = tools_for(isa)
     program, source = tmp_path / "simd_check", Path(__file__).with_name("simd_check.cc")
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", f"-DSPARSYEDGE_ISA={isa}", f"-I{KERNELS}", *FLAGS.get(isa, [])]
-    subprocess.run([compiler, *flags, "-o", str(program), str(source)], check=True, timeout=120)
-    done = subprocess.run([*runner, str(program)], capture_output=True, text=True, timeout=120, check=False)
+    subprocess.run([compiler, *flags, "-o", str(program), str(source)], check=True, timeout=300)
+    done = subprocess.run([*runner, str(program)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"differs from scalar.h: {done.stdout.split()}"

@@ -52,6 +52,46 @@ def test_theta_and_step_are_those_of_the_whole_matrix(run_node: RunNode, density
     np.testing.assert_allclose(found, new, rtol=1e-5, atol=1e-7)
 
 
+def exactly_by_torch(values: Array, positions: Array, dtheta: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
+    """theta and the gradient of the values, with the largest singular value of W from torch's SVD."""
+    w = torch.zeros(shape[0] * shape[1], dtype=torch.float64)
+    w[positions] = torch.from_numpy(values).double()
+    w.requires_grad_()
+    sigma = (torch.linalg.matrix_norm(w.reshape(shape), 2) ** 2 + FLOOR).sqrt()
+    theta = w * w.abs() / sigma
+    theta[positions].backward(torch.from_numpy(dtheta).double())
+    assert w.grad is not None
+    return theta.detach().numpy()[positions], w.grad.numpy()[positions]
+
+
+@pytest.mark.parametrize("shape", [(24, 45), (45, 24), (64, 576), (1, 9)])
+@pytest.mark.parametrize("density", [1.0, 0.3, 0.05])
+def test_the_exact_norm_is_the_largest_singular_value(
+    run_node: RunNode, density: float, shape: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(13)
+    size = shape[0] * shape[1]
+    positions = rng.permutation(np.flatnonzero(rng.random(size) < max(density, 2 / size))).astype(np.int32)
+    values, dtheta = rng.standard_normal((2, positions.size)).astype(np.float32)
+    theta, gradient = exactly_by_torch(values, positions, dtheta, shape)
+    matrix = {"rows": shape[0], "columns": shape[1], "floor": FLOOR, "exact": 1}
+    (found,) = run_node("SpectralProp", [values, positions], **matrix)
+    np.testing.assert_allclose(found, theta, rtol=1e-6)
+    (found,) = run_node("SpectralGrad", [values, dtheta, positions], **matrix)
+    np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-5)
+    (stepped,) = run_node("SpectralStep", [values, dtheta, positions, DECAY, LR], **matrix)
+    expected = values - float(LR[0]) * (gradient + float(DECAY[0]) * values)
+    np.testing.assert_allclose(stepped, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_exact_norm_of_nothing_divides_by_the_floor(run_node: RunNode) -> None:
+    none, nowhere = np.zeros(0, np.float32), np.zeros(0, np.int32)
+    assert run_node("SpectralStep", [none, none, nowhere, DECAY, LR], **MATRIX, exact=1)[0].shape == (0,)
+    zeros, places = np.zeros(4, np.float32), np.arange(4, dtype=np.int32)
+    assert not run_node("SpectralProp", [zeros, places], **MATRIX, exact=1)[0].any()
+    assert not run_node("SpectralStep", [zeros, zeros + 1, places, DECAY, LR], **MATRIX, exact=1)[0].any()
+
+
 def test_zeros_among_the_values_change_nothing_and_stay_zeros(run_node: RunNode) -> None:
     values, positions, dtheta = layer(1.0)
     values[::3] = 0

@@ -16,8 +16,9 @@ import pytest
 from fixtures.broker import Broker
 
 from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, decode
+from sparsyedge.edge.protocol.messages import DeviceStatus, decode
 from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.mosquitto]
 

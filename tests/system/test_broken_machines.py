@@ -24,7 +24,7 @@ from sparsyedge.export.model_spec import ModelSpec
 pytestmark = pytest.mark.mosquitto
 
 SPARSYEDGE = str(Path(sys.executable).parent / "sparsyedge")
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 GOOD, BROKEN = "d1", "d2"
 
 

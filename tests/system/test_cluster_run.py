@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fixtures.bench import LIMIT_S, Bench
+from fixtures.bench import Bench
 from fixtures.nats import NODES, nats_binary
 
 from sparsyedge.coordinator.authority.authority import Authority
@@ -18,10 +18,12 @@ from sparsyedge.coordinator.record.store import Store
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.model.artifacts import Artifacts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 DEVICES = ("pi-01", "pi-02")
 ROUNDS = 4
+RUN_LIMIT_S = 1200.0
+"""Three nodes, a coordinator and two devices share the machine with whatever else it does."""
 
 
 def free_base() -> int:
@@ -63,7 +65,7 @@ def write_run(bench: Bench, run_dir: str) -> str:
     name = f"{run_dir}.toml"
     (bench.folder / name).write_text(
         f'name = "digits"\nartifacts = "artifacts"\nrun_dir = "{run_dir}"\ndataset = "digits"\nauthority = "fleet"\n'
-        f"rounds = {ROUNDS}\ncohort_size = 2\nmin_devices = 2\ndeadline_s = 240.0\nepochs = 2\n"
+        f"rounds = {ROUNDS}\ncohort_size = 2\nmin_devices = 2\ndeadline_s = 600.0\nepochs = 2\n"
         "[learning_rate]\nstart = 0.2\nend = 0.05\n"
     )
     return name
@@ -100,13 +102,13 @@ def test_a_run_goes_on_without_a_node_and_ends_in_the_same_model(bench: Bench) -
         bench.call("edge", "enrol", file, "--identity", identity, "--work-dir", "work", "--timeout", "120")
         assert {"token", "entry_key"}.isdisjoint(json.loads((bench.folder / file).read_text()))
         bench.start(device, "edge", "--config", f"{identity}/device.toml")
-    assert coordinator.wait(LIMIT_S) == 0, bench.log("coordinator-1")
+    assert coordinator.wait(RUN_LIMIT_S) == 0, bench.log("coordinator-1")
 
     coordinator = bench.start("coordinator-2", "coordinator", "run", write_run(bench, "disturbed"))
     bench.wait_until(lambda: bench.rounds_closed("disturbed") >= 1, "the end of round 1")
     # The coordinator's node, and perhaps a device's.
     nodes[0].kill()
     assert bench.rounds_closed("disturbed") < ROUNDS, "the run was over before the node was lost"
-    assert coordinator.wait(LIMIT_S) == 0, bench.log("coordinator-2")
+    assert coordinator.wait(RUN_LIMIT_S) == 0, bench.log("coordinator-2")
     assert model_of(bench, "disturbed") == model_of(bench, "calm")
     assert "going from the broker at" in bench.log("coordinator-2")

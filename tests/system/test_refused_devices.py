@@ -19,6 +19,7 @@ from fixtures.secured import make_authority, make_member, start_broker
 
 from sparsyedge.coordinator.authority import certificates, mosquitto
 from sparsyedge.coordinator.authority.authority import Authority
+from sparsyedge.coordinator.authority.cluster import keep_pair
 from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.protocol import broker_refusal as refusal
@@ -26,13 +27,13 @@ from sparsyedge.edge.protocol import mqtt as link_module
 from sparsyedge.edge.protocol import mqtt_client
 from sparsyedge.edge.protocol.broker_refusal import retry_delay_s
 from sparsyedge.edge.protocol.channel import Connected
-from sparsyedge.edge.protocol.messages import Topics
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.tls import Tls
+from sparsyedge.edge.protocol.topics import Topics
 
 pytestmark = pytest.mark.mosquitto
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 STATUS = Topics("lab").status("pi-01")
 
 
@@ -100,10 +101,8 @@ def run_broker(authority: Authority, monkeypatch: pytest.MonkeyPatch, *, days: i
     key = certificates.new_key()
     with monkeypatch.context() as patch:
         patch.setattr(certificates, "AUTHORITY_DAYS", days)
-        issued = certificates.issue_server(
-            authority._certificate(), authority._key(), key.public_key(), hosts=["127.0.0.1"]
-        )
-    authority._keep("server", key, issued)
+        issued = certificates.issue_server(*authority._pair(), key.public_key(), hosts=["127.0.0.1"])
+    keep_pair(authority.folder, "server", key, issued)
     process = start_broker(mosquitto.find(), authority)
     try:
         yield authority

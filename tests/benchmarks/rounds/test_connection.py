@@ -14,7 +14,7 @@ from sparsyedge.edge.protocol.channel import Connected, Received
 from sparsyedge.edge.protocol.in_flight import WINDOW_MESSAGES
 from sparsyedge.edge.protocol.mqtt import Link
 
-LIMIT_S = 20.0
+LIMIT_S = 300.0
 
 
 class Recorder:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparsyedge.benchmarks.rounds import command
+from sparsyedge.benchmarks.rounds.figures import split_of
 from sparsyedge.benchmarks.simulate import local_mosquitto
 from sparsyedge.edge.errors import ConfigError, LinkError, RunError
 
@@ -60,6 +61,15 @@ def test_several_sizes_give_time_and_memory_per_device(capsys: pytest.CaptureFix
     assert [point["figures"]["devices"] for point in document["points"]] == [3, 9]
     assert list(document["fit"]["ms_per_update"]) == ["3", "9"]
     assert document["fit"]["slowest_over_fastest"] >= 1
+    for point in document["points"]:
+        figures = point["figures"]
+        parts_ms = figures["marginal_ms_per_update"] + figures["fixed_ms"] / figures["devices"]
+        assert parts_ms == pytest.approx(figures["ms_per_update"], abs=0.2)
+
+
+def test_the_time_of_a_round_is_split_into_a_part_per_update_and_the_rest() -> None:
+    assert split_of([0.10 + 0.004 * number for number in range(1, 101)]) == pytest.approx((4.0, 100.0))
+    assert split_of([0.25]) == (250.0, 0.0)
 
 
 @pytest.mark.mosquitto

@@ -1,4 +1,4 @@
-"""The two benchmarks of a device's runtime run and say what they measured; how fast is for their user to judge."""
+"""The benchmarks of a device's runtime run and say what they measured; how fast is for their user to judge."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ def test_bench_runtime_times_both_ways_dense_and_sparse(capsys: pytest.CaptureFi
     document = json.loads(capsys.readouterr().out)
     assert set(document["ms"]) == {"dense", "sparse"}
     assert all(row[key] > 0 for row in document["ms"].values() for key in ("plain", "api"))
+
+
+def test_bench_predict_times_a_devices_model_beside_plain_onnxruntime(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["predict", "--width", "4", "--steps", "1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["ms"]) == {"ours", "plain"}
+    assert all(value > 0 for value in (*document["ms"].values(), document["write_s"], document["model_mb"]))
 
 
 @pytest.mark.skipif(not STOCK.is_file(), reason=f"no interpreter at {STOCK}; run `make setup`")

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc, and all of 127.0.0.0/8"),
 ]
 
-LIMIT_S = 180.0
+LIMIT_S = 300.0
 
 
 @pytest.fixture(scope="module")

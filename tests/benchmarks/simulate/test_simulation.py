@@ -80,6 +80,37 @@ def test_another_seed_ends_in_another_model(make_config: MakeConfig) -> None:
     assert len(models) == 2
 
 
+class Cohorts(SilentObserver):
+    """Remembers who takes part."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, ...]] = []
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        self.seen.append(cohort)
+
+
+def test_a_seed_for_sampling_decides_cohorts_and_nothing_else(make_config: MakeConfig) -> None:
+    def run(folder: str, *, seed: int, sampling_seed: int | None) -> tuple[tuple[str, ...], str]:
+        simulation = SimulationConfig(devices=DEVICES, alpha=0.5, meter="none", sampling_seed=sampling_seed)
+        observer = Cohorts()
+        config = make_config(folder, seed=seed, rounds=1, simulation=simulation)
+        model = simulate(config, workers=1, observer=observer).run.model_id
+        return observer.seen[0], model
+
+    plain = run("plain", seed=2, sampling_seed=None)
+    other = run("other", seed=1, sampling_seed=2)
+    # The same devices, but they shuffle their batches otherwise.
+    assert other[0] == plain[0]
+    assert other[1] != plain[1]
+
+
+def test_a_seed_for_sampling_is_refused_where_all_devices_take_part(make_config: MakeConfig) -> None:
+    simulation = SimulationConfig(devices=3, meter="none", sampling_seed=5)
+    with pytest.raises(ConfigError, match=r"`simulation\.sampling_seed` has value 5: .*nothing to sample; lower"):
+        simulate(make_config(cohort_size=3, simulation=simulation))
+
+
 @NEEDS_TRAINING_API
 def test_devices_without_the_training_api_end_in_nearly_the_same_model(make_config: MakeConfig) -> None:
     by_api = simulate(make_config("training", rounds=1))
@@ -226,7 +257,7 @@ def test_run_of_one_rate_that_goes_on_after_its_end_is_the_longer_run(
 
 DIES_WHEN_IT_GOES_ON = DIES_IN_ROUND_2.replace(
     "def update_accepted(self, *, round_number, **rest):\n        if round_number == 2:",
-    "def waiting(self, *, round_number, **rest):\n        if round_number == 3:",
+    "def waiting(self, situation):\n        if situation.round == 3:",
 ).replace("observer=Dies()", "observer=Dies(), longer=True")
 
 
@@ -405,7 +436,7 @@ def test_sigterm_ends_a_run_with_its_broker_and_its_devices(run_file: Path, tmp_
             started |= children_of(run.pid)
             time.sleep(0.01)
         run.terminate()
-        _, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=300)
     finally:
         run.kill()
         run.wait()
@@ -455,3 +486,22 @@ def test_order_of_devices_by_name_is_their_order_by_number() -> None:
     names = device_names(1200)
     assert list(names) == sorted(names)
     assert names[7] == "device-0007"
+
+
+def test_evaluation_on_devices_changes_no_bit_and_holding_out_samples_trains_on_fewer(make_config: MakeConfig) -> None:
+    plain = simulate(make_config("plain", devices=4))
+    assert plain.on_devices == {}
+    assert not any("evaluate" in device.phases for device in plain.devices), "it costs nothing where it is off"
+    silent = simulate(make_config("silent", devices=4, holdout=0.3, eval_devices_every=0))
+    evaluating = simulate(make_config("evaluating", devices=4, holdout=0.3))
+    assert evaluating.run.model_id == silent.run.model_id != plain.run.model_id
+    assert silent.on_devices == {}
+    assert set(evaluating.on_devices) == {1, 2}
+    with closing(Store.open(Path(evaluating.run_dir))) as store:
+        found = store.device_evaluations(round_number=2)
+        trained = store.samples(2)
+    with closing(Store.open(Path(plain.run_dir))) as store:
+        whole = store.samples(2)
+    assert {each.device for each in found} == set(trained)
+    assert {each.device: each.samples + trained[each.device] for each in found} == whole
+    assert all(each.held_out and each.own_loss is not None for each in found)

@@ -11,7 +11,8 @@ import torch
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, mask, profile_state, sparsity_of
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.tensors import State, model_id
+from sparsyedge.edge.wire.frame import frame_of
 from sparsyedge.export.model_spec import ModelSpec
 from sparsyedge.export.models import MODELS, prunable_names
 
@@ -74,6 +75,24 @@ def test_a_file_of_another_width_is_refused(initial: State, tmp_path: Path) -> N
     path = _write(tmp_path / "wide.npz", {**initial, "bn1.weight": np.ones(8, dtype=np.float32)})
     with pytest.raises(ConfigError, match=r"cur/bn1\.weight of shape \(8,\), the model has \(4,\); give the --width"):
         profile_state(str(path), initial, [], seed=0)
+
+
+def test_a_finished_run_and_its_frame_bring_the_trained_model(tiny: Artifacts, initial: State, tmp_path: Path) -> None:
+    prunable = tiny.manifest.prunable
+    masked = mask(initial, prunable, PROFILES["uniform95"], seed=5)
+    path = tmp_path / "model.frame"
+    path.write_bytes(frame_of(masked, run="r", round_number=2, base_id="00", prunable=prunable))
+    for profile in (path, tmp_path):
+        assert model_id(profile_state(str(profile), initial, prunable, seed=0)) == model_id(masked)
+
+
+def test_a_run_that_has_not_ended_is_refused_and_so_is_another_model(initial: State, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a run writes it when it ends"):
+        profile_state(str(tmp_path), initial, [], seed=0)
+    path = tmp_path / "model.frame"
+    path.write_bytes(frame_of({"w": np.ones(3, np.float32)}, run="r", round_number=2, base_id="00", prunable=["w"]))
+    with pytest.raises(ConfigError, match="give the --model and --width that the run had"):
+        profile_state(str(tmp_path), initial, [], seed=0)
 
 
 def test_a_file_that_is_no_archive_is_refused(initial: State, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from sparsyedge.edge.model.checkpoint import read_initial_state
 from sparsyedge.edge.model.methods import METHODS, make_method
 from sparsyedge.edge.model.prune import keep_largest
 from sparsyedge.edge.tensors import State
+from sparsyedge.edge.training.job_inputs import inputs_of
 from sparsyedge.edge.training.local_update import finish_update, start_state, step_rule
 from sparsyedge.edge.training.session import Session
 from sparsyedge.edge.training.sparse_session import SparseSession
@@ -42,6 +43,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("sparsyfed", {"sparsities": (0.95, 0.8), "shares": (1, 1)}),
     ("sparsyfed", {"activation_floor": 0.2}),
     ("auto-beta", {"activation_threshold": "round"}),
+    ("flash", {"zero_biases": "frozen"}),
+    ("flash-jmwst", {"regrowth": "free", "mask_interval": 2}),
+    ("sparsyfed", {"allocation": "erk"}),
+    ("sparsyfed", {"allocation": "lamp", "sparsities": (0.95, 0.8), "shares": (1, 1)}),
+    ("fixed-mask", {"allocation": "lamp", "allocation_price": 0.5}),
+    ("spectral", {"sigma": "exact"}),
+    ("sparsyfed", {"activation_warmup": 2}),
 ]
 
 
@@ -65,12 +73,16 @@ def update_on_runtime(
     """What a device of the real runtime sends, what it had trained before pruning, and what it began with."""
     method, prunable = artifacts.manifest.method, artifacts.manifest.prunable
     sparsity = method.sparsity_of(job.device_id, job.round_number)
-    start = start_state(method, model, prunable=prunable, sparsity=sparsity) if job.round_number > 1 else model
+    positions = artifacts.manifest.positions
+    start = model
+    if job.round_number > 1:
+        start = start_state(method, model, prunable=prunable, sparsity=sparsity, positions=positions)
     session.load(start)
     plane = min(norm.plane for norm in artifacts.manifest.batch_norms)
     train(session, samples, job, before_step=step_rule(method, session, prunable, job), smallest_plane=plane)
     trained = session.state()
-    return finish_update(method, trained, prunable=prunable, sparsity=sparsity, start=start), trained, start
+    update = finish_update(method, trained, prunable=prunable, sparsity=sparsity, start=start, positions=positions)
+    return update, trained, start
 
 
 def difference(ours: State, theirs: State, start: State) -> float:
@@ -85,28 +97,57 @@ def difference(ours: State, theirs: State, start: State) -> float:
     return float(np.linalg.norm(apart) / np.linalg.norm(moved))
 
 
+def test_a_device_shifts_its_logits_as_plain_torch_does(export_training: Callable[..., Artifacts]) -> None:
+    artifacts = export_training(label_shift=1.0)
+    samples = make_samples(9, seed=0)
+    samples = Samples(samples.x, np.array([0, 0, 0, 0, 0, 1, 1, 3, 0]))
+    told = inputs_of(artifacts.manifest, samples.y, 1)
+    job = LocalJob("device-0", 1, seed=4, epochs=2, batch_size=4, learning_rate=RATE, inputs=told)
+    model = read_initial_state(artifacts)
+    _, trained, start = update_on_runtime(SparseSession(artifacts), artifacts, model, samples, job)
+    method, positions = artifacts.manifest.method, artifacts.manifest.positions
+    apart = {}
+    for shift in (0.0, 1.0):
+        work = Work(
+            device="device-0",
+            round_number=1,
+            seed=4,
+            epochs=2,
+            batch_size=4,
+            learning_rate=RATE,
+            label_shift=shift,
+            classes=SPEC.classes,
+        )
+        module = build_model(SPEC, beta=method.beta, seed=3)
+        _, mine = train_on_device(module, method, to_torch(model), samples, work, positions)
+        apart[shift] = difference(to_numpy(mine), trained, start)
+    assert apart[1.0] < 0.05 < apart[0.0]
+
+
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_three_rounds_come_to_the_same_model(
     name: str, options: dict[str, Any], export_method: Callable[..., Artifacts], tmp_path: Path
 ) -> None:
     artifacts = export_method(name, **options)
-    method, prunable = artifacts.manifest.method, artifacts.manifest.prunable
+    method, prunable, positions = artifacts.manifest.method, artifacts.manifest.prunable, artifacts.manifest.positions
     module = build_model(SPEC, beta=method.beta, seed=3)
     model = read_initial_state(artifacts)
-    # Thresholds of a round are kept by the plain graph alone.
-    session = SparseSession(artifacts) if method.activation_threshold == "round" else first_session(artifacts)
+    # Thresholds of a round, and a warm-up, are kept by the plain graph alone.
+    is_plain = method.activation_threshold == "round" or method.warms_up
+    session = SparseSession(artifacts) if is_plain else first_session(artifacts)
     for number in range(1, ROUNDS + 1):
         updates: list[tuple[int, State]] = []
         for device in ("device-0", "device-1"):
             samples = make_samples(9 if device == "device-0" else 6, seed=len(updates))
-            job = LocalJob(device, number, seed=4, epochs=1, batch_size=4, learning_rate=RATE)
+            told = inputs_of(artifacts.manifest, samples.y, number)
+            job = LocalJob(device, number, seed=4, epochs=1, batch_size=4, learning_rate=RATE, inputs=told)
             work = Work(device=device, round_number=number, seed=4, epochs=1, batch_size=4, learning_rate=RATE)
             update, trained, start = update_on_runtime(session, artifacts, model, samples, job)
-            _, mine = train_on_device(module, method, to_torch(model), samples, work, prunable)
+            _, mine = train_on_device(module, method, to_torch(model), samples, work, positions)
             assert difference(to_numpy(mine), trained, start) < 0.05
             # What is sent of one and the same trained model is the same to the bit.
             sparsity = method.sparsity_of(device, number)
-            selected = select_update(method, to_torch(trained), to_torch(start), prunable, sparsity)
+            selected = select_update(method, to_torch(trained), to_torch(start), positions, sparsity)
             assert selected.keys() == update.keys()
             assert all(np.array_equal(update[tensor], selected[tensor].numpy()) for tensor in update)
             updates.append((len(samples), update))
@@ -115,7 +156,7 @@ def test_three_rounds_come_to_the_same_model(
         reference = next_model(
             method,
             [(count, to_torch(update)) for count, update in updates],
-            prunable,
+            positions,
             round_number=number,
             rounds=ROUNDS,
         )
@@ -128,7 +169,14 @@ def test_three_rounds_come_to_the_same_model(
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("sparsyfed", {}), ("auto-beta", {}), ("spectral", {}), ("zerofl", {}), ("zerofl", {"inference": "trained"})],
+    [
+        ("sparsyfed", {}),
+        ("auto-beta", {}),
+        ("spectral", {}),
+        ("spectral", {"sigma": "exact"}),
+        ("zerofl", {}),
+        ("zerofl", {"inference": "trained"}),
+    ],
 )
 def test_both_evaluate_a_model_alike(
     name: str, options: dict[str, Any], export_method: Callable[..., Artifacts]

@@ -154,6 +154,24 @@ def test_jmwst_moves_the_mask_in_every_so_many_rounds_alone() -> None:
     assert np.array_equal(masks[1], masks[2])
 
 
+@pytest.mark.parametrize("interval", [1, 2])
+def test_free_regrowth_is_pruned_by_the_coordinator_in_every_so_many_rounds_alone(interval: int) -> None:
+    history = record_rounds(make_method("flash-jmwst", sparsity=0.8, regrowth="free", mask_interval=interval))
+    for number, (updates, model) in enumerate(history, start=1):
+        counts = layer_counts(updates, kept=20)
+        for name in PRUNABLE:
+            mean = exact_mean(updates, name)[name]
+            expected = np.flatnonzero(mean)
+            if (number - 1) % interval == 0:
+                expected = largest_of_mean(updates, name, counts[name])
+            assert np.array_equal(np.flatnonzero(model[name]), expected)
+            np.testing.assert_allclose(model[name].reshape(-1)[expected], mean.reshape(-1)[expected], rtol=1e-6)
+    pruned, dense = history[0][1], history[1][0][0][1]
+    # A device has grown weights of its own choice, and sends no more of them than its target leaves.
+    assert any(np.any((dense[name] != 0) & (pruned[name] == 0)) for name in PRUNABLE)
+    assert count(dense) == 20
+
+
 def test_zerofl_averages_what_was_sent_and_lets_the_mask_move() -> None:
     models = [model for _, model in record_rounds(make_method("zerofl", sparsity=0.8))]
     assert any(np.any((models[2][name] != 0) & (models[0][name] == 0)) for name in PRUNABLE)

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparsyedge.coordinator.aggregation.measures import measure
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.aggregation.update_checks import max_update_bytes, nonzero_budget, verify_update
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State, Tensors, model_id
+from sparsyedge.edge.wire.flat_frame import decode_flat, flatten
 from sparsyedge.edge.wire.frame import encode_frame
 
 BASE = "a" * 64
@@ -112,3 +114,30 @@ def test_a_damaged_frame_with_a_right_digest_raises_nothing_but_frame_errors(
     body[place % len(body)] ^= flipped
     with contextlib.suppress(FrameError):
         verify(bytes(body) + hashlib.sha256(body).digest(), manifest)
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.45, 0.8, 0.97, 1.0])
+@pytest.mark.parametrize("is_difference", [False, True])
+def test_an_update_is_measured_like_one_that_nobody_decoded(
+    initial: State, manifest: Manifest, kept: float, is_difference: bool
+) -> None:
+    generous = msgspec.structs.replace(manifest, method=msgspec.structs.replace(manifest.method, sparsity=0.0))
+    start = RoundBase(generous, layout_of(generous), initial)
+    moved = {name: (tensor * np.float32(1.01)).astype(np.float32) for name, tensor in initial.items()}
+    moved["fc.weight"][np.random.default_rng(5).random(moved["fc.weight"].shape) > kept] = 0
+    base = initial if is_difference else None
+    frame = encode_frame(moved, run="r1", round_number=3, base_id=BASE, base=base, prunable=["fc.weight"]).frame
+    found = verify_update(frame, start, run="r1", round_number=3, base_id=BASE).measures
+
+    # Against another object with the same model, nothing that decoding found is at hand.
+    other, flat = RoundBase(generous, layout_of(generous), initial), flatten(moved, start.layout)
+    near = other.near(flat)
+    expected = measure(flat, other, other.products(flat, near)[0], near)
+    assert found.change.tolist() == expected.change.tolist()
+    assert found.kept == expected.kept
+    figures = [found.pruned, found.l2, found.cosine]
+    assert figures == pytest.approx([expected.pruned, expected.l2, expected.cosine], rel=1e-9)
+    _, update = decode_flat(frame, start.layout, start.flat)
+    zeros = {name: np.zeros_like(tensor) for name, tensor in initial.items()}
+    third = RoundBase(generous, layout_of(generous), zeros)
+    assert third.products(update)[0].difference[0] == pytest.approx(float((moved["fc.weight"] ** 2).sum()), rel=1e-5)

@@ -20,8 +20,16 @@ from fixtures.secured import make_authority, make_member
 from sparsyedge.coordinator.authority.authority import Authority, Settings
 from sparsyedge.coordinator.authority.enrolment_service import answer
 from sparsyedge.coordinator.authority.revocation import revoke
+from sparsyedge.edge.cli import main
 from sparsyedge.edge.errors import SecurityError
-from sparsyedge.edge.security.enrolment_messages import DeviceFile, Enrolled, EnrolReply, EnrolRequest, NotEnrolled
+from sparsyedge.edge.security.enrolment_messages import (
+    DeviceFile,
+    Enrolled,
+    EnrolReply,
+    EnrolRequest,
+    NotEnrolled,
+    read_device_file,
+)
 from sparsyedge.edge.security.identity import Identity, make_csr
 
 HOUR_S = 3600.0
@@ -224,3 +232,33 @@ def test_no_secret_is_logged(authority: Authority, tmp_path: Path, caplog: pytes
     assert invited.token is not None
     assert invited.token not in caplog.text
     assert "PRIVATE" not in caplog.text
+
+
+def test_a_token_is_good_for_as_long_as_was_chosen(authority: Authority) -> None:
+    invited = authority.invite("pi-01", token_life_s=30 * 24 * HOUR_S)
+    assert isinstance(ask(authority, request_of(invited), later_s=29 * 24 * HOUR_S), Enrolled)
+    short = authority.invite("pi-02", token_life_s=HOUR_S)
+    refused = ask(authority, request_of(short), later_s=2 * HOUR_S)
+    assert isinstance(refused, NotEnrolled)
+    assert "has expired" in refused.reason
+
+
+def test_a_ledger_from_before_lives_were_chosen_keeps_its_tokens_for_a_day(authority: Authority) -> None:
+    invited = authority.invite("pi-01")
+    with authority.ledger() as ledger:
+        ledger._db.execute("ALTER TABLE tokens DROP COLUMN life_s")
+    assert isinstance(ask(authority, request_of(invited), later_s=23 * HOUR_S), Enrolled)
+
+
+def test_the_life_of_a_token_is_chosen_on_the_command_line(
+    authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = ["coordinator", "token", "pi-01", "--dir", str(authority.folder), "--out", str(tmp_path / "pi-01.json")]
+    assert main([*token, "--life", "30d"]) == 0
+    assert "lets pi-01 enrol once within 30 days" in capsys.readouterr().out
+    until = read_device_file(tmp_path / "pi-01.json").token_until
+    assert until is not None
+    assert abs(until - time.time() - 30 * 24 * HOUR_S) < HOUR_S
+    for life in ("forever", "1m", "2000d", ""):
+        assert main([*token, "--life", life]) == 2
+        assert "allowed are 10 minutes to 365 days" in capsys.readouterr().err

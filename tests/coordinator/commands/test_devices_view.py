@@ -19,9 +19,10 @@ from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.coordinator.commands.coordinator_command import main
 from sparsyedge.coordinator.record.store import AcceptedUpdate, Store
 from sparsyedge.edge.phase_costs import PhaseCost
+from sparsyedge.edge.protocol.device_settings import DeviceSettings
 from sparsyedge.edge.protocol.messages import DeviceStatus, Report
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 EVERY_S = 0.1
 ONLINE = DeviceStatus(state="online", boot_id="x")
 BUSY, DONE, HOT, GONE, SPARE = (f"raspberry-pi-lab-{index:03}" for index in range(5))
@@ -68,6 +69,28 @@ def show(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["devices", str(run_dir)]) == 0
     return capsys.readouterr().out.splitlines()
+
+
+def test_devices_with_the_same_settings_are_told_of_together(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pi = DeviceSettings(python="3.13.5", machine="aarch64", runtime="stock", threads=4, max_temperature_c=80.0)
+    with closing(Store.open(run_dir)) as store:
+        for device in (BUSY, DONE):
+            store.note_device(device, DeviceStatus(state="online", boot_id="x", software="sparsyedge 0.4.0"))
+            store.note_settings(device, pi)
+        store.note_settings(HOT, DeviceSettings(machine="x86_64", meter="rapl", wifi_only=True))
+    text = re.sub(r"\s+", " ", " ".join(show(run_dir, monkeypatch, capsys)))
+    assert (
+        f"settings of {BUSY}, {DONE}: sparsyedge 0.4.0, Python 3.13.5, aarch64, runtime stock, 4 threads, "
+        "trains below 80 C" in text
+    )
+    assert f"settings of {HOT}: x86_64, meter rapl, only on Wi-Fi" in text
+    assert f"settings of {GONE}, {SPARE}: not known" in text
+    assert main(["devices", str(run_dir), "--json"]) == 0
+    found = {row["device"]: row for row in json.loads(capsys.readouterr().out)["devices"]}
+    assert found[BUSY]["settings"]["threads"] == 4
+    assert found[BUSY]["software"] == "sparsyedge 0.4.0"
 
 
 def test_eighty_columns_are_enough_for_names_of_twenty(

@@ -51,9 +51,15 @@ def test_the_server_has_what_the_round_needs_and_the_broker_has_it_for_older_dev
     assert len(frame) == second.model.bytes
     assert model_id(older.download(second)) == second.model_id
     assert isinstance(older.deliver(second), Accepted)
+    older.until(lambda: older.task is not None and older.task.state == "finished")
+    last = older.task
+    assert last is not None
     assert run.result().run.state == "finished"
-    assert list(nginx.root.iterdir()) == []
-    assert not (fleet.config.run_path / "blobs.json").exists()
+    # What a device needs to predict stays for those that come later.
+    kept = {last.manifest.sha256, last.model.sha256, *(delta.model.sha256 for delta in last.deltas)}
+    assert last.model_round == 2
+    assert names(nginx) == kept | {fleet.artifacts.manifest.files["inference"].sha256}
+    assert (fleet.config.run_path / "blobs.json").exists()
 
 
 def test_without_a_fallback_the_broker_has_no_chunks_and_an_older_device_is_to_be_upgraded(

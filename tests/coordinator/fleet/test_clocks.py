@@ -24,7 +24,7 @@ from sparsyedge.edge.security.enrolment_messages import EnrolRequest, NotEnrolle
 from sparsyedge.edge.security.identity import make_csr
 
 YEAR_S = 365 * 86_400.0
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 class WrongClock(datetime.datetime):

@@ -28,12 +28,13 @@ from sparsyedge.edge.protocol.chunks import chunk_of
 from sparsyedge.edge.protocol.messages import Accepted, Blob, RoundTask, encode
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.security.identity import Identity
+from sparsyedge.edge.security.pinned_keys import PinnedKeys
 from sparsyedge.edge.security.trust import Trust
 from sparsyedge.edge.tensors import State
 
 pytestmark = pytest.mark.mosquitto
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 NAMES = ("d1", "d2")
 
 
@@ -72,7 +73,9 @@ class Attacked:
         """Make a real device's courier, over a connection that reads the same topics."""
         link = self.authority.link(f"observer-{len(self.couriers)}")
         self.couriers.append(link)
-        trust = Trust(self.authority.signing_key, fleet="lab", path=self.folder / "work" / name / "trust.json")
+        trust = Trust(
+            PinnedKeys(self.authority.signing_key), fleet="lab", path=self.folder / "work" / name / "trust.json"
+        )
         courier = Courier(link, Member(device=name, topics=TOPICS, boot_id="b", software="s", samples=1), trust=trust)
         link.subscribe(TOPICS.round)
         link.open()

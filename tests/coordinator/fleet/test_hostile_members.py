@@ -24,6 +24,7 @@ from sparsyedge.coordinator.authority.revocation import revoke
 from sparsyedge.coordinator.config import RunConfig
 from sparsyedge.coordinator.fleet.refusals import TOLD_PER_MINUTE
 from sparsyedge.coordinator.fleet.revoked_devices import BANNED
+from sparsyedge.coordinator.record.live import LiveReader
 from sparsyedge.coordinator.record.observer import Observer, SilentObserver
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store
@@ -31,14 +32,14 @@ from sparsyedge.coordinator.service import Coordinator
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import chunk_of
-from sparsyedge.edge.protocol.messages import Accepted, Grant, Offer, Refused, RoundTask, encode
+from sparsyedge.edge.protocol.messages import Accepted, Grant, Offer, Progress, Refused, RoundTask, encode
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.text import MAX_TEXT
 from sparsyedge.edge.wire.frame import decode_frame
 
 pytestmark = pytest.mark.mosquitto
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 NAMES = ("d1", "d2", "d3", "d4")
 
 
@@ -396,4 +397,27 @@ def test_a_revoked_device_counts_as_gone_and_what_it_said_before_is_refused(
     revoke(fleet.authority, "d4")
     with closing(Store.open(fleet.config.run_path)) as store:
         assert "d4" not in store.accepted(1)
+    finish(fleet, run)
+
+
+def test_a_member_cannot_say_what_another_one_does(fleet: SecuredFleet) -> None:
+    run = fleet.start()
+    tasks = fleet.tasks(1)
+
+    def progress(task: RoundTask, step: int) -> bytes:
+        return encode(Progress(run=task.run, round=task.round, phase="train", step=step, steps=100))
+
+    def said() -> dict[str, int]:
+        reader = LiveReader.open(fleet.config.run_path)
+        assert reader is not None
+        with closing(reader):
+            return {name: activity.step for name, activity in reader.devices().items()}
+
+    (hostile, task), (victim, _), *_ = tasks
+    for topic, step in ((TOPICS.progress(victim.name), 99), (TOPICS.progress(hostile.name), 1)):
+        hostile.until(lambda topic=topic, step=step: hostile.link.tell(topic, progress(task, step)))  # type: ignore[misc]
+    hostile.until(lambda: hostile.name in said())
+    victim.until(lambda: victim.link.tell(TOPICS.progress(victim.name), progress(task, 5)))
+    victim.until(lambda: victim.name in said())
+    assert said() == {hostile.name: 1, victim.name: 5}
     finish(fleet, run)

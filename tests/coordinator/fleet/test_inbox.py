@@ -11,7 +11,20 @@ from sparsyedge.coordinator.fleet.inbox import Chunk, Garbage, Kept, Reported, S
 from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, Message, Offer, Report, Topics, decode, encode
+from sparsyedge.edge.protocol.device_settings import DeviceSettings
+from sparsyedge.edge.protocol.messages import (
+    Blob,
+    DataNote,
+    DeviceStatus,
+    LocalEvaluation,
+    Message,
+    Offer,
+    Report,
+    Score,
+    decode,
+    encode,
+)
+from sparsyedge.edge.protocol.topics import Topics
 
 TOPICS = Topics("lab")
 SHA = "ab" * 32
@@ -79,6 +92,7 @@ def test_a_field_of_a_later_version_is_ignored_and_a_feature_of_one_is_garbage_t
         received(REPORT, pid=-1),
         received(STATUS, samples=10**30),
         received(STATUS, boot_id="\x00"),
+        received(STATUS, settings=DeviceSettings(machine="two\nlines")),
         Received(TOPICS.offer("d1"), b"", False),
         Received(TOPICS.offer("d1"), b'{"run": "\xff"}', False),
         Received(TOPICS.offer("d1"), b'{"report": {"phases": {"x": {"y": ' + b"[" * 100_000, False),
@@ -154,3 +168,21 @@ def test_a_damaged_offer_is_garbage_or_another_offer_within_bounds(place: int, b
     if isinstance(found, OfferReceived):
         assert 1 <= found.offer.samples <= 10**9
         assert decode(encode(found.offer), Offer) == found.offer
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"evaluated": LocalEvaluation(samples=0, before=Score(loss=1.0))}, "scores on 0 samples"),
+        ({"data": DataNote(trouble="\x1b[31mred")}, "trouble holds characters that cannot be printed"),
+    ],
+)
+def test_findings_and_notes_that_no_honest_device_sends_are_garbage(changes: dict[str, object], sentence: str) -> None:
+    found = read(TOPICS, received(REPORT, **changes))
+    assert isinstance(found, Garbage)
+    assert sentence in found.reason
+
+
+def test_a_report_may_have_the_phase_of_an_evaluation() -> None:
+    report = msgspec.structs.replace(REPORT, phases={"evaluate": PhaseCost(1.0, None)})
+    assert read(TOPICS, received(report)) == Reported("d1", report)

@@ -10,7 +10,8 @@ from sparsyedge.coordinator.fleet.publisher import Publisher
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import Accepted, Blob, Catalogue, Topics, decode
+from sparsyedge.edge.protocol.messages import Accepted, Blob, Catalogue, decode
+from sparsyedge.edge.protocol.topics import Topics
 
 TOPICS = Topics("lab")
 CONTENT = bytes(range(256)) * 10

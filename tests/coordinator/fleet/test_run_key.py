@@ -18,6 +18,7 @@ from sparsyedge.coordinator.fleet.run_key import CERTIFICATE_NAME, KEY_NAME, Run
 from sparsyedge.edge.errors import ArtifactError, SecurityError, SparsyedgeError
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.messages import encode
+from sparsyedge.edge.security.pinned_keys import PinnedKeys
 from sparsyedge.edge.security.trust import Trust
 
 
@@ -48,9 +49,21 @@ def other_run(config: RunConfig, tmp_path: Path) -> RunConfig:
 def test_devices_believe_the_tasks_of_a_run_that_was_certified(
     authority: Authority, config: RunConfig, tmp_path: Path
 ) -> None:
-    trust = Trust(authority.signing_key, fleet="lab", path=tmp_path / "trust.json")
+    trust = Trust(PinnedKeys(authority.signing_key), fleet="lab", path=tmp_path / "trust.json")
     assert trust.believes(encode(open_key(config, is_new=True).seal(round_task())))
     assert stat.S_IMODE((config.run_path / KEY_NAME).stat().st_mode) == 0o600
+
+
+def test_devices_believe_an_evaluation_round_after_the_last_round_and_no_replay_of_it_later(
+    authority: Authority, config: RunConfig, tmp_path: Path
+) -> None:
+    trust = Trust(PinnedKeys(authority.signing_key), fleet="lab", path=tmp_path / "trust.json")
+    key = open_key(config, is_new=True)
+    evaluation = encode(key.seal(round_task(round=3, evaluation=1, needs=("device-evaluation",))))
+    assert trust.believes(encode(key.seal(round_task(round=3, state="finished"))))
+    assert trust.believes(evaluation)
+    assert trust.believes(encode(key.seal(round_task(round=4))))
+    assert not trust.believes(evaluation)
 
 
 def test_a_run_that_goes_on_keeps_its_key_and_its_certificate(config: RunConfig) -> None:

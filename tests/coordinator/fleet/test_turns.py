@@ -19,7 +19,11 @@ def run(tmp_path: Path, artifacts: Artifacts, initial: State) -> Run:
     return Run(tmp_path, artifacts, initial)
 
 
-def test_updates_that_arrive_together_share_a_commit_and_are_durable_before_any_answer(run: Run) -> None:
+def test_updates_that_arrive_together_share_a_commit_and_are_durable_before_any_answer(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine a turn would end after the first of them.
+    monkeypatch.setattr("sparsyedge.coordinator.fleet.leader.TURN_S", 60.0)
     commits: list[bool] = []
     recorded: list[int] = []
     with closing(run.store), closing(Store.open(run.config.run_path)) as reader:

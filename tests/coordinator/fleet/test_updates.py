@@ -13,11 +13,13 @@ from fixtures.dense_way import average
 from fixtures.scripted_fleet import TOPICS, Fleet, answer, report_of
 
 from sparsyedge.coordinator.model.update_files import UpdateFiles
+from sparsyedge.coordinator.record.page_store import PageStore
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.protocol.chunks import chunk_of, cut
-from sparsyedge.edge.protocol.messages import Accepted, DeviceStatus, Grant, Refused, encode
+from sparsyedge.edge.protocol.messages import Accepted, DeviceStatus, Grant, Refused, UpgradeStatus, encode
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.tensors import model_id
+from sparsyedge.edge.wire.envelope import DIGEST_BYTES
 
 pytestmark = pytest.mark.mosquitto
 
@@ -43,7 +45,8 @@ def test_an_update_is_hashed_once_on_its_way_in(fleet: Fleet, monkeypatch: pytes
     sha256, hashed = hashlib.sha256, []
 
     def counted(content: bytes = b"") -> object:
-        hashed.append(content == frame)
+        # All of it, or all but the digest in which it ends.
+        hashed.append(content in (frame, frame[:-DIGEST_BYTES]))
         return sha256(content)
 
     monkeypatch.setattr(hashlib, "sha256", counted)
@@ -157,6 +160,21 @@ def test_a_disk_that_cannot_be_written_is_one_sentence(fleet: Fleet, monkeypatch
         run.result()
     device.listen(0.5)
     assert device.replies == []
+
+
+def test_what_a_device_says_of_its_upgrade_is_on_record(fleet: Fleet) -> None:
+    run = fleet.start(rounds=1, cohort_size=1)
+    (device,) = fleet.join("d1")
+    task = device.until_round(1)
+    for stage, reason in (("installing", ""), ("refused", "the release has expired")):
+        upgrade = UpgradeStatus(stage=stage, reason=reason)
+        status = DeviceStatus(state="online", boot_id="b", samples=10, upgrade=upgrade)
+        device.link.publish(TOPICS.status("d1"), encode(status), retain=True)
+    device.deliver(task)
+    run.result()
+    with closing(PageStore.open(fleet.config.run_path)) as store:
+        known = store.present_devices()["d1"]
+    assert (known.upgrade, known.upgrade_reason) == ("refused", "the release has expired")
 
 
 def test_a_device_that_declines_is_left_out_of_the_round_and_its_reason_is_on_record(fleet: Fleet) -> None:

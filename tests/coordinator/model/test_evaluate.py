@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from sparsyedge.coordinator.model.evaluate import Evaluator, evaluate_levels, evaluation_samples, global_sparsity
+from sparsyedge.coordinator.model.evaluate import Evaluator, evaluate_levels, evaluation_samples
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.edge.data import Dataset, Labels, Samples
-from sparsyedge.edge.errors import DataError
+from sparsyedge.edge.errors import DataError, TrainingError
 from sparsyedge.edge.inference.eval_session import EvalSession
 from sparsyedge.edge.inference.losses import r_squared
 from sparsyedge.edge.model.artifacts import Manifest
@@ -23,6 +23,7 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.batches: list[int] = []
+        self.unloaded = False
 
     def load(self, state: State) -> None:
         self.loaded = state
@@ -36,13 +37,45 @@ class FakeSession:
 
 
 def test_accuracy_and_loss_are_means_over_samples_not_over_batches() -> None:
-    y = np.array([0] * 90 + [1] * 30, dtype=np.int64)
-    samples = Samples(np.zeros((120, 1, 1, 1), dtype=np.float32), y)
+    y = np.array([0] * 24 + [1] * 8, dtype=np.int64)
+    samples = Samples(np.zeros((32, 1, 1, 1), dtype=np.float32), y)
     session = FakeSession()
     evaluation = Evaluator(cast("EvalSession", session), samples)({})
-    assert session.batches == [50, 50, 20]
+    assert session.batches == [10, 10, 10, 2]
     assert evaluation.accuracy == 0.75
-    assert evaluation.loss == pytest.approx((50 * 50 * 2 + 20 * 20) / 120)
+    assert evaluation.loss == pytest.approx((10 * 10 * 3 + 2 * 2) / 32)
+    assert session.unloaded
+
+
+def test_batches_that_are_evaluated_at_the_same_time_give_the_same_figures() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((97, 2), dtype=np.float32)
+    samples = Samples(x, rng.integers(0, 2, 97))
+    one, three = (Evaluator(cast("EvalSession", LossySession()), samples, at_once=count)({}) for count in (1, 3))
+    assert three == one
+    assert one.loss > 0
+
+
+def test_what_goes_wrong_in_one_of_several_batches_ends_the_evaluation() -> None:
+    samples = Samples(np.zeros((30, 2), dtype=np.float32), np.zeros(30, dtype=np.int64))
+    session = BrokenSession()
+    with pytest.raises(TrainingError, match="batch of 10"):
+        Evaluator(cast("EvalSession", session), samples, at_once=2)({})
+    assert session.unloaded
+
+
+class LossySession(FakeSession):
+    """Answers the sample itself; the sum of its losses depends on their order."""
+
+    def evaluate(self, x: FloatArray, y: Labels) -> tuple[float, FloatArray]:
+        return float(np.exp(20 * x[0, 0])), x
+
+
+class BrokenSession(FakeSession):
+    """Cannot evaluate anything."""
+
+    def evaluate(self, x: FloatArray, y: Labels) -> tuple[float, FloatArray]:
+        raise TrainingError(f"batch of {len(x)}")
 
 
 class LinearSession(FakeSession):
@@ -56,7 +89,10 @@ class LinearSession(FakeSession):
 def test_a_regression_is_evaluated_by_its_errors_over_all_samples() -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((120, 2), dtype=np.float32) for _ in range(2))
-    evaluation = Evaluator(cast("EvalSession", LinearSession()), Samples(x, y))({})
+    session = LinearSession()
+    evaluation = Evaluator(cast("EvalSession", session), Samples(x, y))({})
+    # Or a whole model would stay in memory until the next evaluation.
+    assert session.unloaded
     assert (evaluation.accuracy, evaluation.by_class) == (None, ())
     assert evaluation.loss == pytest.approx(((x - y) ** 2).mean(), rel=1e-5)
     assert evaluation.rmse == pytest.approx(evaluation.loss**0.5)
@@ -80,12 +116,6 @@ def test_a_regression_is_no_test_of_classes_and_the_other_way_round(manifest: Ma
     with pytest.raises(DataError, match="own has labels of int64, which are classes, the model is a regression"):
         evaluation_samples(Dataset("own", labels, labels, 2), floats)
     assert evaluation_samples(Dataset("own", targets, targets, 1), floats) is targets
-
-
-def test_global_sparsity_counts_exact_zeros_of_prunable_weights() -> None:
-    state = {"w": np.array([0, 1, 0, 2], dtype=np.float32), "b": np.zeros(9, dtype=np.float32)}
-    assert global_sparsity(state, ["w"]) == 0.5
-    assert global_sparsity(state, []) == 0.0
 
 
 def test_data_that_the_model_does_not_take_is_refused(manifest: Manifest) -> None:

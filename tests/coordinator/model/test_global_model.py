@@ -31,7 +31,8 @@ from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.chunks import Assembly, blob_of
-from sparsyedge.edge.protocol.messages import Offer, RoundTask, Topics, decode
+from sparsyedge.edge.protocol.messages import Offer, RoundTask, decode
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.tensors import State, Tensors, count_nonzero, model_id
 from sparsyedge.edge.wire.codecs import CODECS, Codec
 from sparsyedge.edge.wire.envelope import Mask

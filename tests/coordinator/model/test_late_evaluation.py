@@ -21,7 +21,7 @@ from sparsyedge.edge.protocol.messages import Offer
 from sparsyedge.edge.tensors import State, model_id
 from sparsyedge.edge.wire.frame import frame_of
 
-LIMIT_S = 30.0
+LIMIT_S = 300.0
 
 
 class Run:

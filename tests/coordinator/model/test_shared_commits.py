@@ -48,7 +48,7 @@ def test_updates_that_share_a_commit_count_together_or_not_at_all(tmp_path: Path
     Store.create(tmp_path, name="r", fleet="f", rounds=1, dense_bytes=1, config="{}").close()
     environment = {**os.environ, CRASH_VARIABLE: point}
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    died = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    died = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (died.returncode, died.stdout) == (EXIT_CODE, ""), died.stderr
     files = UpdateFiles(tmp_path)
     with closing(Store.open(tmp_path)) as store:

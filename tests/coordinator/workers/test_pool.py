@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from fixtures.dense_way import average
 
 from sparsyedge.coordinator.aggregation.alignment import compare
 from sparsyedge.coordinator.aggregation.mean import average as mean
+from sparsyedge.coordinator.aggregation.pair_cosines import mean_pair_cosine
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.aggregation.round_entries import EntryFile, Member, RoundEntries
 from sparsyedge.coordinator.workers import jobs
@@ -84,6 +86,20 @@ def entries_of(pool: WorkerPool, base: RoundBase, initial: State) -> RoundEntrie
         assert isinstance(answer, jobs.Verified)
         members.append(Member(answer.place, 1.0 + number))
     return RoundEntries(base, pool.files, members, pool)
+
+
+def test_the_cosine_of_pairs_has_the_same_bits_with_any_number_of_workers(
+    pool: WorkerPool, base: RoundBase, initial: State
+) -> None:
+    answers = verified(pool, [packed(update_of(initial, device)) for device in range(DEVICES)])
+    assert all(isinstance(answer, jobs.Verified) for answer in answers)
+    found = [answer for answer in answers if isinstance(answer, jobs.Verified)]
+    entries = RoundEntries(base, pool.files, [Member(answer.place, 1.0) for answer in found], pool)
+    norms = np.stack([answer.measures.norms for answer in found])
+    alone = mean_pair_cosine(replace(entries, workers=None), norms)
+    assert alone is not None
+    assert 0 < alone < 1
+    assert mean_pair_cosine(entries, norms) == alone
 
 
 def test_the_mean_has_the_bits_of_the_dense_way_with_any_number_of_workers(

@@ -14,8 +14,9 @@ from sparsyedge.edge.commands.edge_command import load_data
 from sparsyedge.edge.config import DataConfig, PartitionConfig
 from sparsyedge.edge.errors import ConfigError, DataError
 from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.messages import DeviceStatus, Topics, decode
+from sparsyedge.edge.protocol.messages import DeviceStatus, decode
 from sparsyedge.edge.protocol.mqtt import Link
+from sparsyedge.edge.protocol.topics import Topics
 
 SAMPLES = 40
 START_S = 60.0

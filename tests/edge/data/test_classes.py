@@ -16,7 +16,7 @@ from sparsyedge.edge.commands.edge_command import load_data
 from sparsyedge.edge.config import DataConfig
 from sparsyedge.edge.data import Dataset, Samples
 from sparsyedge.edge.data.classes import fit_to_classes, fit_to_model
-from sparsyedge.edge.device import equipment as equipment_module
+from sparsyedge.edge.device import local_data as local_data_module
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.errors import ArtifactError, DataError
 from sparsyedge.edge.model.artifacts import Manifest, decode_manifest
@@ -148,7 +148,7 @@ def red(x: FloatArray) -> list[int]:
     return [round(float(value)) for value in (x[:, 0, 0, 0] + 1) * 127.5]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("names", [CLOTHES, ("coat", "dress", "tshirt"), ("tshirt",)])
 def test_devices_train_the_same_numbers_for_the_same_names(
     names: tuple[str, ...],
@@ -173,7 +173,7 @@ def test_devices_train_the_same_numbers_for_the_same_names(
     assert seen == {(10 * CLOTHES.index(name), CLOTHES.index(name)) for name in names}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_another_run_maps_the_names_anew(
     coordinator: Coordinator, make_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +201,7 @@ def test_another_run_maps_the_names_anew(
     assert seen == [{2}] * 6 + [{1}] * 6
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_device_with_a_class_that_the_model_does_not_know_declines(
     coordinator: Coordinator, make_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +209,7 @@ def test_a_device_with_a_class_that_the_model_does_not_know_declines(
         coordinator.announce(round_task(state="finished"))
         return fit_to_model(*arguments, **options)
 
-    monkeypatch.setattr(equipment_module, "fit_to_model", tried)
+    monkeypatch.setattr(local_data_module, "fit_to_model", tried)
     coordinator.announce(round_task(manifest=coordinator.offer_blob(manifest(class_names=CLOTHES))))
     make_agent(samples(label=0), class_names=("hat",)).run()
     reasons = [decode(payload, DeviceStatus).unfit for payload in coordinator.sent("status")]

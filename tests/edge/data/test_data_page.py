@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the examples write."""
     folder = tmp_path_factory.mktemp("examples")
     for block in blocks("python"):
-        subprocess.run([sys.executable, "-W", "error", "-c", block], cwd=folder, check=True, timeout=60)
+        subprocess.run([sys.executable, "-W", "error", "-c", block], cwd=folder, check=True, timeout=300)
     return folder
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sparsyedge.edge.data import Dataset, Form, Samples, check, check_classes, form_of, load, share_out
 from sparsyedge.edge.data.classes import fit_to_model
 from sparsyedge.edge.data.form import describe
-from sparsyedge.edge.device import equipment as equipment_module
+from sparsyedge.edge.device import local_data as local_data_module
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.protocol.messages import DeviceStatus, decode
@@ -182,7 +182,7 @@ def test_what_the_model_does_not_learn_is_refused(
         fit(Samples(floats(6, 10), labels), replace(FEATURES, **changes), names)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_device_whose_labels_are_targets_declines_a_model_of_classes(
     coordinator: Coordinator, make_agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_device_whose_labels_are_targets_declines_a_model_of_classes(
         coordinator.announce(round_task(state="finished"))
         return fit_to_model(*arguments, **options)
 
-    monkeypatch.setattr(equipment_module, "fit_to_model", tried)
+    monkeypatch.setattr(local_data_module, "fit_to_model", tried)
     coordinator.announce(round_task(manifest=coordinator.offer_blob(manifest())))
     data = samples()
     make_agent(Samples(data.x, np.zeros(len(data), dtype=np.float32))).run()

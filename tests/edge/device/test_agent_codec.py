@@ -17,7 +17,7 @@ from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused, Reply, R
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.wire.frame import read_header
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def lossy_task(round_number: int, **changes: Any) -> RoundTask:

@@ -17,7 +17,7 @@ from sparsyedge.edge.device.report_line import describe
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import Report
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.parametrize(

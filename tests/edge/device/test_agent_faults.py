@@ -31,7 +31,7 @@ from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Reply, Report, decode, encode
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_lost_chunk_is_asked_for_again(coordinator: Coordinator, make_agent: Callable[..., Agent]) -> None:
@@ -82,7 +82,7 @@ def test_model_that_is_not_the_announced_one_is_refused_and_tried_again(
     task = round_task(round=2, model_id="ab" * 32, model=coordinator.offer_blob(wrong))
     subscribe = coordinator.subscribe
 
-    def finish_at_the_third_try(pattern: str, *, as_published: bool = False) -> None:
+    def finish_at_the_third_try(pattern: str, *, as_published: bool = False, latest: bool = False) -> None:
         subscribe(pattern)
         if coordinator.fetched.count(task.model.sha256) == 3:
             coordinator.announce(round_task(state="finished"))

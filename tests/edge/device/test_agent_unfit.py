@@ -22,7 +22,7 @@ from sparsyedge.edge.text import MAX_TEXT, one_line
 from sparsyedge.edge.training import session_holder as holder_module
 
 MakeAgent = Callable[..., Agent]
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, Report, decode
 from sparsyedge.edge.tensors import model_id
 
-pytestmark = pytest.mark.timeout(60)
-FETCHED = [manifest(), *(content for role, content in FILES.items() if role != "inference")]
+pytestmark = pytest.mark.timeout(300)
+FETCHED = [manifest(), *(content for role, content in FILES.items() if role not in ("inference", "skeleton"))]
 """What a device needs for round 1."""
 
 

@@ -12,7 +12,7 @@ from fixtures.fake_coordinator import (
 
 from sparsyedge.edge.device.cache import Cache
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_newest_two_models_are_kept_and_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,10 @@ from fixtures.reports import plain_report
 
 from sparsyedge.edge.device import courier as courier_module
 from sparsyedge.edge.device.courier import Courier, Member
-from sparsyedge.edge.protocol.channel import Connected, Received
+from sparsyedge.edge.protocol.channel import Connected, Health, Received
 from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import Accepted, Offer, RoundTask, Topics, decode, encode
+from sparsyedge.edge.protocol.messages import Accepted, Offer, RoundTask, decode, encode
+from sparsyedge.edge.protocol.topics import Topics
 
 TOPICS = Topics("lab")
 FRAME = b"an update"
@@ -57,7 +58,10 @@ class CoordinatorOnItsSecondStart:
     def receive(self, timeout_s: float) -> Received | Connected | None:
         return self.inbox.popleft() if self.inbox else None
 
-    def subscribe(self, pattern: str, *, as_published: bool = False) -> None: ...
+    def health(self) -> Health:
+        return Health(len(self.inbox))
+
+    def subscribe(self, pattern: str, *, as_published: bool = False, latest: bool = False) -> None: ...
 
     def unsubscribe(self, pattern: str) -> None: ...
 

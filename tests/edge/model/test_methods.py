@@ -41,8 +41,41 @@ def test_powers_of_one_let_zeros_grow_back() -> None:
         ("sparsyfed", {"sparsities": [0.9, 0.8], "shares": [1]}, "give one share per sparsity"),
         ("topk", {"beta": 1.25}, "key `method.beta` has value 1.25: method topk has no such option; it takes "),
         ("dense", {"sparsity": 0.5}, "key `method.sparsity` has value 0.5: method dense has no such option"),
+        ("sparsyfed", {"activation_warmup": 0}, "key `activation_warmup` has value 0: .* at least 1"),
+        (
+            "flash",
+            {"activation_warmup": 5},
+            "key `method.activation_warmup` has value 5: method flash has no such option",
+        ),
+        (
+            "sparsyfed",
+            {"activation_warmup": 5, "activation_floor": 1.0},
+            "key `method.activation_warmup` has value 5: with `method.activation_floor` = 1 inputs are never pruned",
+        ),
         ("sparsifed", {}, "key `method.name` has value 'sparsifed': there is no such method; did you mean sparsyfed?"),
         ("qqqq", {}, "allowed are dense, "),
+        (
+            "flash-jmwst",
+            {"regrowth": "free", "zero_biases": "frozen"},
+            "key `method.zero_biases` has value 'frozen' and key `method.regrowth` has value 'free': .*; remove one",
+        ),
+        (
+            "flash",
+            {"download": "own"},
+            "key `method.download` has value 'own': .* there is no `method.sparsities`; add it, or remove",
+        ),
+        (
+            "topk",
+            {"download": "own", "uplink": "delta", "sparsities": [0.9, 0.8], "shares": [1, 1]},
+            "key `method.download` has value 'own' and key `method.uplink` has value 'delta': .*; remove one",
+        ),
+        (
+            "topk",
+            {"download": "own", "sparsities": [n / 20 for n in range(17)], "shares": [1] * 17},
+            "key `method.sparsities` has 17 different values: .* at most 16",
+        ),
+        ("sparsyfed", {"sigma": "exact"}, "key `method.sigma` has value 'exact': method sparsyfed has no such option"),
+        ("flash", {"regrowth": "free"}, "key `method.regrowth` has value 'free': method flash has no such option"),
         ("sparsyfed", {"sparsty": 0.5}, "unknown key `sparsty`; did you mean `sparsity`?"),
     ],
 )

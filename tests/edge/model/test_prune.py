@@ -27,6 +27,21 @@ def test_exactly_the_smallest_magnitudes_are_removed(a: FloatArray, b: FloatArra
         assert np.abs(before[kept]).min() >= np.abs(before[~kept]).max()
 
 
+MANY_ZEROS = hnp.arrays(
+    np.float32, st.integers(1, 60), elements=st.sampled_from([0.0, 0.0, 0.0, 0.0, -0.0, 1.0, -1.0, 0.5, 2.0])
+)
+
+
+@given(a=MANY_ZEROS, b=MANY_ZEROS, sparsity=st.floats(0, 1))
+def test_a_sparse_model_is_pruned_bit_for_bit_as_a_ranking_of_all_its_entries_says(
+    a: FloatArray, b: FloatArray, sparsity: float
+) -> None:
+    pruned = prune_global({"a": a, "b": b}, ["a", "b"], sparsity)
+    expected = np.concatenate([a, b])
+    expected[np.argsort(np.abs(expected), kind="stable")[: removed_count(expected.size, sparsity)]] = 0
+    assert np.concatenate([pruned["a"], pruned["b"]]).tobytes() == expected.tobytes()
+
+
 def test_the_ranking_is_global_so_a_layer_of_small_weights_goes_first() -> None:
     state: State = {"small": np.full(10, 0.1, np.float32), "large": np.full(10, 1.0, np.float32)}
     pruned = prune_global(state, ["small", "large"], 0.5)

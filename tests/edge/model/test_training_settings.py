@@ -29,7 +29,9 @@ def test_an_optimizer_brings_its_usual_options() -> None:
     assert (adamw.betas, adamw.epsilon, adamw.momentum, adamw.state) == ((0.9, 0.999), 1e-8, 0.0, "fresh")
 
 
-@pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"label_smoothing": 0.1}, {"mixup": 0.2}])
+@pytest.mark.parametrize(
+    "options", [{"clip_norm": 1.0}, {"label_smoothing": 0.1}, {"label_shift": 1.0}, {"mixup": 0.2}]
+)
 def test_the_training_api_knows_no_other_step_than_plain_sgd(options: dict[str, Any]) -> None:
     assert not make_training(**options).is_plain
 
@@ -66,6 +68,12 @@ def test_crops_and_flips_need_no_other_step() -> None:
         ),
         ({"crop": -1}, r"key `training.crop` has value -1: .*; allowed: at least 0 and at most 1024"),
         ({"flip": "yes"}, r"key `training.flip` has value 'yes': expected `bool`"),
+        (
+            {"label_shift": 1.0, "label_smoothing": 0.1},
+            r"key `training.label_shift` has value 1.0: with `training.label_smoothing` = 0.1 .* remove one of the two",
+        ),
+        ({"label_shift": 5.0}, r"key `training.label_shift` has value 5.0: .*; allowed: at least 0 and at most 4"),
+        ({"label_shift": float("nan")}, r"key `training.label_shift` has value nan"),
         ({"mixup": 3.0}, r"key `training.mixup` has value 3.0: .*; allowed: at least 0 and at most 2"),
     ],
 )
@@ -97,6 +105,8 @@ def test_labels_without_classes_cannot_be_smoothed_but_mixed() -> None:
     check_training(make_training(mixup=0.2), (3, 128), has_classes=False)
     with pytest.raises(ConfigError, match=r"`training.label_smoothing` has value 0.1: it spreads labels over classes"):
         check_training(make_training(label_smoothing=0.1), (3, 128), has_classes=False)
+    with pytest.raises(ConfigError, match=r"`training.label_shift` has value 1.0: it shifts the logits of classes"):
+        check_training(make_training(label_shift=1.0), (3, 128), has_classes=False)
 
 
 def test_a_manifest_of_plain_sgd_is_what_it_always_was() -> None:

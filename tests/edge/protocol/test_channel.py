@@ -21,5 +21,5 @@ import pytest
 )
 def test_whoever_talks_over_a_channel_does_not_import_the_mqtt_client(module: str) -> None:
     probe = f"import sys, {module}; print(*(name for name in sys.modules if name.split('.')[0] == 'paho'))"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == ""

@@ -63,3 +63,32 @@ def test_a_broker_is_silent_only_while_it_owes_an_answer_and_sends_nothing() -> 
     assert not subscriptions.take_silence(SILENCE_S)
     assert subscriptions.take_silence(10.0 + SILENCE_S)
     assert not subscriptions.take_silence(20.0 + SILENCE_S), "it was said already"
+
+
+def test_one_message_without_acknowledgement_may_be_unwritten_at_a_time() -> None:
+    window = Window()
+    assert window.may_tell
+    window.told(1, 100)
+    assert not window.may_tell
+    window.acknowledged(1)
+    assert window.may_tell
+    assert len(window) == 0
+
+
+def test_a_message_that_is_written_before_it_is_noted_is_not_waited_for() -> None:
+    window = Window()
+    window.acknowledged(1)
+    window.told(1, 100)
+    assert window.may_tell
+    assert len(window) == 0
+
+
+def test_a_lost_connection_takes_the_unwritten_message_along_and_leaves_the_others() -> None:
+    window = Window()
+    window.sent(1, 100)
+    window.told(2, 100)
+    window.forget_told()
+    assert window.may_tell
+    assert len(window) == 1
+    window.forget_told()
+    assert len(window) == 1

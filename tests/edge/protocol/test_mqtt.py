@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -16,11 +18,11 @@ from sparsyedge.coordinator.authority.authority import Authority
 from sparsyedge.edge.errors import LinkError
 from sparsyedge.edge.protocol import arrivals, in_flight, subscriptions
 from sparsyedge.edge.protocol import mqtt as link_module
-from sparsyedge.edge.protocol.channel import Connected, Received
+from sparsyedge.edge.protocol.channel import Connected, Event, Received
 from sparsyedge.edge.protocol.messages import CHUNK_BYTES
 from sparsyedge.edge.protocol.mqtt import Link
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 # Far above every limit that the tests set: a guard against hanging, not a measurement.
 HANG_S = 60.0
 MQTT_3_1_1 = 4
@@ -380,14 +382,20 @@ def test_answered_subscriptions_are_not_taken_for_silence(
 def test_full_inbox_drops_messages_and_takes_new_ones_once_it_is_read(
     mosquitto: int, open_link: Callable[..., Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "INBOX_BYTES", 1000)
+    monkeypatch.setattr(arrivals, "INBOX_BYTES", 3 * (300 + arrivals.OVERHEAD_BYTES) + 100)
+    put, arrived = arrivals.Arrivals.put, list[str]()
+
+    def noted(self: arrivals.Arrivals, event: Event, *, latest: bool = False) -> None:
+        put(self, event, latest=latest)
+        if isinstance(event, Received):
+            arrived.append(event.topic)
+
+    monkeypatch.setattr(arrivals.Arrivals, "put", noted)
     receiver = open_link(mosquitto, "receiver", "t")
-    sender = open_link(mosquitto, "sender", "done")
+    sender = open_link(mosquitto, "sender")
     for _ in range(10):
         sender.publish("t", bytes(300))
-    sender.publish("done", b"")
-    assert take(sender, 1)
-    time.sleep(0.2)
+    wait_until(lambda: len(arrived) == 10)
     assert len(take_now(receiver)) == 3
     sender.publish("t", bytes(300))
     assert len(take(receiver, 1)) == 1
@@ -398,3 +406,62 @@ def take_now(link: Link) -> list[Received]:
     while isinstance(event := link.receive(0), Received):
         messages.append(event)
     return messages
+
+
+@both_brokers
+def test_what_is_told_reaches_others_is_kept_and_can_be_taken_back(
+    server: Startable, open_link: Callable[..., Link]
+) -> None:
+    receiver = open_link(server.port, "receiver", "t")
+    sender = open_link(server.port, "sender")
+    tell(sender, "t", b"one")
+    assert [message.payload for message in take(receiver, 1)] == [b"one"]
+    late = open_link(server.port, "late")
+    late.subscribe("t")
+    assert [(message.payload, message.retained) for message in take(late, 1)] == [(b"one", True)]
+    tell(sender, "t", b"")
+    assert [message.payload for message in take(receiver, 1)] == [b""]
+    later = open_link(server.port, "later", "end")
+    later.subscribe("t")
+    sender.publish("end", b"")
+    assert [message.topic for message in take(later, 1)] == ["end"], "nothing is kept any more"
+
+
+def tell(link: Link, topic: str, payload: bytes) -> None:
+    """Tell it as soon as the last message is on its way."""
+    wait_until(lambda: link.tell(topic, payload))
+
+
+@pytest.mark.mosquitto
+def test_telling_waits_neither_for_a_broker_that_does_not_read_nor_for_one_that_is_gone(
+    broker: Broker, open_link: Callable[..., Link]
+) -> None:
+    link = open_link(broker.port, "sender")
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        # Until the buffers of the connection are full, and then one more.
+        while link.tell("t", bytes(100_000)) or link._window.may_tell:
+            pass
+        assert not link.tell("t", b"x")
+        assert len(link._window) == 1, "nothing piles up"
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    tell(link, "t", b"again")
+    broker.stop()
+    wait_until(lambda: not link.tell("t", b"x") and link.health().down_s > 0)
+    broker.start()
+    tell(link, "t", b"back")
+
+
+@pytest.mark.mosquitto
+def test_messages_with_and_without_acknowledgement_share_a_link(mosquitto: int, open_link: Callable[..., Link]) -> None:
+    receiver = open_link(mosquitto, "receiver", "sure", "told")
+    sender = open_link(mosquitto, "sender")
+    told = 0
+    for number in range(300):
+        sender.publish("sure", b"%d" % number)
+        told += sender.tell("told", b"%d" % number)
+    messages = take(receiver, 300 + told)
+    assert [message.payload for message in messages if message.topic == "sure"] == [b"%d" % n for n in range(300)]
+    assert 0 < told <= 300
+    assert receiver.health().backlog == 0

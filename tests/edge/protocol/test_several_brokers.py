@@ -18,7 +18,7 @@ from sparsyedge.edge.protocol.channel import Connected, Received
 from sparsyedge.edge.protocol.mqtt import Link
 from sparsyedge.edge.protocol.route import LAP_PAUSE_S, Address, Route
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 LOOPBACK = "127.0.0.1"
 
 

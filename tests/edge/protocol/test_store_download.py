@@ -51,7 +51,7 @@ def threads_of_downloads() -> list[threading.Thread]:
 
 def until_no_thread_is_left() -> None:
     for thread in threads_of_downloads():
-        thread.join(5.0)
+        thread.join(300.0)
     assert threads_of_downloads() == []
 
 
@@ -302,21 +302,22 @@ def test_a_server_that_keeps_a_device_waiting_is_given_up_and_its_thread_ends(
     started_s = time.monotonic()
     with pytest.raises(LinkError, match=r"sent .* bytes of .* in .* s, which is too slow"):
         download(scripted(script).url, BLOB, tmp_path)
-    assert time.monotonic() - started_s < 10.0
+    assert time.monotonic() - started_s < store_download.LONGEST_S / 2
     until_no_thread_is_left()
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_slow_server_may_take_the_time_that_its_bytes_earn(
     scripted: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_download, "SLOWEST_BYTES_PER_S", 100_000)
+    # On a busy machine the first bytes take a while too.
+    monkeypatch.setattr(store_download, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(store_download, "SLOWEST_BYTES_PER_S", 10_000)
 
     def script(client: socket.socket, request: bytes) -> None:
         client.sendall(HEAD)
         for start in range(0, len(CONTENT), 30_000):
             client.sendall(CONTENT[start : start + 30_000])
-            time.sleep(0.08)
+            time.sleep(0.25)
 
     assert download(scripted(script).url, BLOB, tmp_path) == CONTENT
 

@@ -16,6 +16,7 @@ from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.messages import Blob, DeviceStatus, RoundTask, decode, encode
 from sparsyedge.edge.security import trust as trust_module
+from sparsyedge.edge.security.pinned_keys import PinnedKeys
 from sparsyedge.edge.security.run_seal import certify, seal
 from sparsyedge.edge.security.trust import Trust
 
@@ -44,7 +45,7 @@ def sealed(
 @pytest.fixture
 def make_trust(tmp_path: Path) -> Callable[[], Trust]:
     """Loads a device's trust from disk; each call acts as a restart."""
-    return lambda: Trust(public(SIGNING_KEY), fleet="home", path=tmp_path / "work" / "trust.json")
+    return lambda: Trust(PinnedKeys(public(SIGNING_KEY)), fleet="home", path=tmp_path / "work" / "trust.json")
 
 
 def test_the_operators_task_is_believed_also_when_it_is_repeated(make_trust: Callable[[], Trust]) -> None:
@@ -156,7 +157,9 @@ def test_a_damaged_file_is_named_and_written_anew(
 def test_many_forged_tasks_are_one_line_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     times_s = [second for second in (0.0, 1.0, 30.0, trust_module.LOG_AGAIN_S + 1) for _ in range(50)]
     clock = iter(times_s)
-    trust = Trust(public(SIGNING_KEY), fleet="home", path=tmp_path / "trust.json", clock=lambda: next(clock))
+    trust = Trust(
+        PinnedKeys(public(SIGNING_KEY)), fleet="home", path=tmp_path / "trust.json", clock=lambda: next(clock)
+    )
     for _ in times_s:
         trust.believes(encode(round_task()))
     assert len(caplog.records) == 2

@@ -13,6 +13,7 @@ from sparsyedge.edge.data import Labels, Samples
 from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.session import Kind
 from sparsyedge.edge.training.trainer import LocalJob, train
 
@@ -31,7 +32,13 @@ class CountingSession(Forgetful):
         return {}
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> float:
         self.batches.append(len(x))
         return 1.0

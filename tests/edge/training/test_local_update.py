@@ -13,6 +13,7 @@ from sparsyedge.edge.model.methods import make_method
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.local_update import exchange_weights, finish_update, needs_start, start_state, step_rule
 from sparsyedge.edge.training.session import Kind
 from sparsyedge.edge.training.trainer import LocalJob
@@ -79,7 +80,13 @@ class RecordingSession(Forgetful):
         return dict(self._state)
 
     def train_step(
-        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None = None, seed: int = 0
+        self,
+        x: FloatArray,
+        y: Labels,
+        learning_rate: float,
+        mixed: Mixed | None = None,
+        seed: int = 0,
+        inputs: JobInputs = NO_INPUTS,
     ) -> float:
         raise AssertionError("these tests prune and encode, they never train")
 

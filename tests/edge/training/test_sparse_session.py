@@ -52,6 +52,19 @@ def test_a_state_that_is_loaded_comes_back_bit_for_bit(tiny: Artifacts, pruned: 
     assert model_id(session.state()) == model_id(pruned)
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["the same mask", "another mask with as many weights"])
+def test_a_step_does_not_depend_on_what_the_session_had_loaded_before(
+    tiny: Artifacts, pruned: State, moved: bool
+) -> None:
+    name = tiny.manifest.prunable[0]
+    before = {**pruned, name: np.roll(pruned[name], 1) if moved else 2 * pruned[name]}
+    session = SparseSession(tiny)
+    stepped(session, before, 4)
+    loss, after = stepped(session, pruned, 4)
+    expected_loss, expected = stepped(SparseSession(tiny), pruned, 4)
+    assert (loss, model_id(after)) == (expected_loss, model_id(expected))
+
+
 @NEEDS_TRAINING_API
 @pytest.mark.parametrize("size", [1, 2, 5, 15, 16, 17, 40])
 def test_a_step_equals_that_of_the_dense_graph_for_every_size_of_batch(

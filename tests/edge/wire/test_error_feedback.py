@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from sparsyedge.edge.tensors import State, Tensors
 from sparsyedge.edge.wire.codecs import Codec
-from sparsyedge.edge.wire.error_feedback import compensate, left_over, pack_residual, unpack_residual
-from sparsyedge.edge.wire.frame import Encoded, encode_frame
+from sparsyedge.edge.wire.error_feedback import Coded, compensate, encode_with_feedback, unpack_residual
 
 lossy = st.sampled_from(["bf16", "int8"])
 seeds = st.integers(0, 2**32 - 1)
@@ -16,8 +15,14 @@ def sparse_state(rng: np.random.Generator, density: float = 0.5) -> State:
     return {"w": weight.astype(np.float32), "b": rng.standard_normal(8, dtype=np.float32)}
 
 
-def encode(state: Tensors, base: State, codec: Codec) -> Encoded:
-    return encode_frame(state, run="r", round_number=1, base_id="00", base=base, codec=codec, prunable=["w"])
+def encode(state: Tensors, base: State, codec: Codec, residual: Tensors | None = None) -> Coded:
+    return encode_with_feedback(
+        state, residual or {}, run="r", round_number=1, base_id="00", base=base, codec=codec, prunable=["w"]
+    )
+
+
+def residual_of(coded: Coded) -> Tensors:
+    return unpack_residual(coded.residual, {"w": (8, 25)})
 
 
 def test_without_a_residual_the_state_is_sent_as_it_is() -> None:
@@ -33,34 +38,25 @@ def test_the_state_that_was_trained_is_not_changed() -> None:
     np.testing.assert_array_equal(state["w"], before)
 
 
-def test_a_residual_comes_back_from_its_bytes_as_it_was() -> None:
-    rng = np.random.default_rng(3)
-    base, state = sparse_state(rng, density=1.0), sparse_state(rng)
-    residual = left_over(state, encode(state, base, "bf16").decoded, ["w"])
-    again = unpack_residual(pack_residual(residual), {"w": (8, 25)})
-    assert residual["w"].any()
-    np.testing.assert_array_equal(again["w"], residual["w"])
-    assert (pack_residual({}), unpack_residual(b"", {"w": (8, 25)})) == (b"", {})
+def test_where_nothing_is_lost_or_no_weight_is_there_to_lose_it_there_is_no_residual() -> None:
+    state = sparse_state(np.random.default_rng(3))
+    assert encode(state, state, "lossless").residual == b""
+    assert encode({"b": state["b"]}, {"b": state["b"]}, "bf16").residual == b""
+    assert unpack_residual(b"", {"w": (8, 25)}) == {}
 
 
 @settings(deadline=None)
-@given(seed=seeds, codec=lossy)
-def test_receiver_and_residual_together_have_what_was_sent(seed: int, codec: Codec) -> None:
+@given(seed=seeds, codec=lossy, density=st.sampled_from([0.0, 0.05, 0.5, 1.0]))
+def test_the_residual_is_bit_for_bit_what_the_receiver_lacks_of_the_kept_entries(
+    seed: int, codec: Codec, density: float
+) -> None:
     rng = np.random.default_rng(seed)
-    base, state = sparse_state(rng, density=1.0), sparse_state(rng)
-    decoded = encode(state, base, codec).decoded
-    residual = left_over(state, decoded, ["w"])
-    np.testing.assert_allclose(decoded["w"] + residual["w"], state["w"], rtol=1e-6, atol=1e-6)
-
-
-@settings(deadline=None)
-@given(seed=seeds, codec=lossy)
-def test_residual_lives_on_the_kept_mask_only(seed: int, codec: Codec) -> None:
-    rng = np.random.default_rng(seed)
-    base, state = sparse_state(rng, density=1.0), sparse_state(rng)
-    residual = left_over(state, encode(state, base, codec).decoded, ["w"])
-    assert set(residual) == {"w"}
-    assert not residual["w"][state["w"] == 0].any()
+    base, state = sparse_state(rng, density=1.0), sparse_state(rng, density)
+    coded = encode(state, base, codec)
+    lacking = np.where(state["w"] == 0, np.float32(0), state["w"] - coded.decoded["w"])
+    assert set(residual_of(coded)) == {"w"}
+    assert residual_of(coded)["w"].tobytes() == lacking.tobytes()
+    assert lacking.any() == (density > 0)
 
 
 @settings(deadline=None)
@@ -86,10 +82,8 @@ def test_drift_that_every_update_rounds_away_arrives_with_feedback() -> None:
     for number in range(50):
         move = drift.copy()
         move.reshape(-1)[loud] = 1.0 if number % 2 == 0 else -1.0
-        sent = compensate({"w": with_feedback["w"] + move, "b": start["b"]}, residual, ["w"])
-        decoded = dict(encode(sent, with_feedback, "int8").decoded)
-        residual = unpack_residual(pack_residual(left_over(sent, decoded, ["w"])), {"w": (8, 25)})
-        with_feedback = decoded
+        coded = encode({"w": with_feedback["w"] + move, "b": start["b"]}, with_feedback, "int8", residual)
+        residual, with_feedback = residual_of(coded), dict(coded.decoded)
         without = dict(encode({"w": without["w"] + move, "b": start["b"]}, without, "int8").decoded)
     quiet = kept.copy()
     quiet.reshape(-1)[loud] = False

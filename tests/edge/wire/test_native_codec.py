@@ -113,6 +113,36 @@ def test_positions_survive_rice_codes_whatever_follows_them(case: tuple[int, Pos
     assert used == codes.size
 
 
+@patiently
+@given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 12), st.integers(0, 9), st.integers(0, 1000))
+def test_short_and_long_gaps_take_turns(seed: int, count: int, long_share: int, parameter: int, start: int) -> None:
+    rng = np.random.default_rng(seed)
+    gaps = np.where(rng.random(count) < long_share / 100, rng.integers(0, 4000, count), rng.integers(0, 40, count))
+    positions = (np.cumsum(gaps + 1) - 1).astype(np.uint32)
+    size = int(positions[-1]) + 1 if count else 0
+    codes = np.array(_rice_bytes(positions.tolist(), parameter=parameter), dtype=np.uint8)
+    into = np.zeros(count + 1, dtype=np.uint32)
+    _, used = codec.rice_decode(codes, parameter=parameter, size=size, count=count, start=start, into=into[:-1])
+    np.testing.assert_array_equal(into[:-1], positions + np.uint32(start))
+    assert (used, into[-1]) == (codes.size, 0)
+    if size > count:
+        with pytest.raises(FrameError, match="outside its tensor"):
+            codec.rice_decode(codes, parameter=parameter, size=size - 1, count=count)
+    if count:
+        with pytest.raises(FrameError, match="end too early"):
+            codec.rice_decode(codes[:-1], parameter=parameter, size=size, count=count)
+
+
+@patiently
+@given(position_sets, st.integers(0, 1000))
+def test_complement_writes_nothing_beyond_its_room(case: tuple[int, Positions], start: int) -> None:
+    size, positions = case
+    into = np.full(size - positions.size + 1, 7, dtype=np.uint32)
+    codec.complement(positions, size, start=start, into=into[:-1])
+    np.testing.assert_array_equal(into[:-1], np.setdiff1d(np.arange(size), positions) + start)
+    assert into[-1] == 7
+
+
 def test_positions_at_the_end_of_the_largest_tensor_survive() -> None:
     positions = np.array([0, 2**31, 2**32 - 2], dtype=np.uint32)
     parameter, codes = codec.rice_encode(positions)
@@ -127,7 +157,7 @@ def test_gaps_are_written_as_zeros_a_one_and_low_bits_from_the_lowest_bit_on() -
 
 def _rice_bytes(positions: list[int], *, parameter: int) -> list[int]:
     array = np.array(positions, dtype=np.uint32)
-    out = np.zeros(8, dtype=np.uint8)
+    out = np.zeros(8 + sum(positions[-1:]) // 8 + 4 * len(positions), dtype=np.uint8)
     return list(out[: codec._call("se_rice_encode", array, array.size, parameter, out, out.size)])
 
 
@@ -167,6 +197,32 @@ def test_subset_of_a_base_survives_as_dropped_ranks(seed: int, size: int, kept: 
     assert count == base.positions.size
     codec.drop(mask, tensor, ranks)
     np.testing.assert_array_equal(positions_of(mask, size), base.positions[stays])
+
+
+@patiently
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(0, 500), kept=st.floats(0, 1))
+def test_what_remains_of_a_base_is_what_was_not_dropped(seed: int, size: int, kept: float) -> None:
+    rng = np.random.default_rng(seed)
+    tensor = rng.standard_normal(size, dtype=np.float32) * (rng.random(size) < 0.5)
+    base = sparse(tensor.astype(np.float32).view(np.uint32))
+    stays = rng.random(base.positions.size) < kept
+    dropped = codec.dropped_ranks(base, base.positions[stays])
+    assert dropped is not None
+    room = int(stays.sum())
+    found = Sparse(np.zeros(room + 1, dtype=np.uint32), np.zeros(room + 1, dtype=np.uint32))
+    into = Sparse(found.positions[:-1], found.values[:-1])
+    square = codec.remaining(base, codec.magnitude_order(base.values), dropped[0], into=into)
+    np.testing.assert_array_equal(found.positions, [*base.positions[stays], 0])
+    np.testing.assert_array_equal(found.values, [*base.values[stays], 0])
+    gone = base.values[~stays].view(np.float32).astype(np.float64)
+    assert square == pytest.approx(float((gone**2).sum()), rel=1e-12)
+
+
+def test_ranks_that_the_base_does_not_have_are_refused() -> None:
+    base = sparse(floats(1.0, 0.0, 2.0))
+    into = Sparse(np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.uint32))
+    with pytest.raises(FrameError, match="outside its tensor"):
+        codec.remaining(base, codec.magnitude_order(base.values), np.array([2], dtype=np.uint32), into=into)
 
 
 def test_dropped_entries_come_first_where_the_small_ones_were_dropped() -> None:
@@ -279,6 +335,9 @@ def test_byte_planes_put_like_bytes_side_by_side_and_back(dtype: type, count: in
     for byte, plane in enumerate(planes):
         codec.put_plane(plane, again, byte)
     np.testing.assert_array_equal(again, words.view(f"u{word.itemsize}"))
+    at_once = np.full(count, 7, dtype=np.uint32)
+    codec.join_planes(planes.reshape(-1), at_once, word.itemsize)
+    np.testing.assert_array_equal(at_once, again)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
@@ -475,6 +534,47 @@ def test_squares_of_what_is_not_kept_are_summed(listed: Listed, share: float, se
     found = codec.missing_square(Sparse(listed.positions, listed.values.view(np.uint32)), kept)
     missing = listed.values[~np.isin(listed.positions, kept)].astype(np.float64)
     assert found == pytest.approx(float((missing**2).sum()), rel=1e-12)
+
+
+@patiently
+@given(listed_entries, st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_squares_at_positions_are_summed(listed: Listed, share: float, seed: int) -> None:
+    chosen = np.flatnonzero(np.random.default_rng(seed).random(listed.size) < share).astype(np.uint32)
+    found = codec.square_at(listed.base, chosen)
+    assert found == pytest.approx(float((listed.base[chosen].astype(np.float64) ** 2).sum()), rel=1e-12)
+
+
+def test_a_square_outside_the_tensor_is_refused() -> None:
+    with pytest.raises(FrameError, match="outside its tensor"):
+        codec.square_at(np.ones(3, dtype=np.float32), np.array([0, 3], dtype=np.uint32))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 9, 23, 8191, 8192, 8193, 20_000])
+def test_squares_of_changes_are_added_in_the_order_of_einsum(size: int) -> None:
+    rng = np.random.default_rng(size)
+    a, b = (rng.standard_normal(size + 3, dtype=np.float32) for _ in range(2))
+    bounds, owners = np.array([0, 3, 3, size + 3], dtype=np.int64), np.array([1, 0, 1], dtype=np.int32)
+    sums = np.zeros(2)
+    codec.change_squares(a, b, bounds, owners, sums)
+    moved = a.astype(np.float64) - b
+    expected = _in_order_of_einsum(moved[:3]) + _in_order_of_einsum(moved[3:])
+    assert sums.tolist() == [0.0, expected]
+    assert expected == pytest.approx(float(np.einsum("i,i->", moved, moved)), rel=1e-12)
+
+
+def _in_order_of_einsum(values: NDArray[np.float64]) -> float:
+    """Parts of 8192 entries; in each, even and odd ones apart, and of eight the last two first."""
+    total = 0.0
+    for first in range(0, values.size, 8192):
+        part = values[first : first + 8192]
+        whole = part.size // 8 * 8
+        lanes = [0.0, 0.0]
+        for lane in range(2):
+            eights = part[:whole].reshape(-1, 4, 2)[:, ::-1, lane].reshape(-1)
+            for value in [*eights.tolist(), *part[whole + lane :: 2].tolist()]:
+                lanes[lane] += value * value
+        total += lanes[0] + lanes[1]
+    return total
 
 
 @patiently

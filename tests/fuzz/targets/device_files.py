@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from sparsyedge.edge.commands.enrol_command import _config, _toml
+from sparsyedge.edge.commands.enrol_command import _config
 from sparsyedge.edge.config import BrokerConfig, DataConfig, DeviceConfig, PartitionConfig, broker_list, read_section
 from sparsyedge.edge.errors import SecurityError
 from sparsyedge.edge.security.enrolment_messages import DeviceFile, parse_device_file
+from sparsyedge.edge.toml_text import toml_text
 
 HONEST = DeviceFile(
     version=1,
@@ -45,7 +46,7 @@ def check(data: bytes) -> None:
         _require_no_token(str(error))
         return
     if device.data is not None:
-        text = _toml(_config(device, Path("/identity"), device.data, work_dir="/work"))
+        text = toml_text(msgspec.to_builtins(_config(device, Path("/identity"), device.data, work_dir="/work")))
         config = read_section(tomllib.loads(text), DeviceConfig)
         first, *others = broker_list(config.broker)
         assert (config.data, first.host, tuple(others)) == (device.data, device.host, device.others), (

@@ -22,9 +22,12 @@ from fuzz.targets.device_files import HONEST
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME
 from sparsyedge.edge.security.wheel_list import LIST_HEADER, LIST_NAME
-from sparsyedge.hardware.flash.card import _write_all
+from sparsyedge.hardware.flash.card import write_all
+from sparsyedge.hardware.flash.card_record import CardRecord, setting_files
+from sparsyedge.hardware.flash.card_settings import CardSettings, Wifi
 from sparsyedge.hardware.flash.fat import FatVolume
-from sparsyedge.hardware.flash.first_boot import card_files, cloud_init_files, firstrun_files
+from sparsyedge.hardware.flash.first_boot import card_files
+from sparsyedge.hardware.flash.firstrun import firstrun_files
 from sparsyedge.hardware.flash.partitions import boot_partition
 from sparsyedge.hardware.flash.read_back import inspect_volume
 from sparsyedge.hardware.flash.stock_image import identify
@@ -32,6 +35,7 @@ from sparsyedge.hardware.flash.stock_image import identify
 OURS = "sparsyedge/wheels/sparsyedge-0.1.0-py3-none-any.whl"
 WHEEL = b"wheel" * 300
 LIST = f"{LIST_HEADER}\n{hashlib.sha256(WHEEL).hexdigest()}  {Path(OURS).name}\n".encode()
+SETTINGS = CardSettings(hostname="pi-01", wifi=(Wifi(ssid="home", psk="0" * 64),), wifi_country="DE")
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
@@ -67,8 +71,8 @@ def _write(file: SparseFile) -> None:
     system = identify(volume, "os.img")
     files = {**card_files(0), OURS: WHEEL}
     if system.first_boot == "firstrun":
-        files |= firstrun_files("pi-01", None, volume.read("cmdline.txt") or b"")
-    _write_all(volume, files)
+        files |= firstrun_files(SETTINGS, volume.read("cmdline.txt") or b"")
+    write_all(volume, files)
     volume.flush()
     again = _volume(file)
     assert all(again.read(name) == content for name, content in files.items()), "what was written does not read back"
@@ -91,7 +95,8 @@ def _images() -> list[SparseFile]:
     empty = SparseFile(size, {place // SECTOR: content[place : place + SECTOR] for place in places})
     honest = msgspec.structs.replace(HONEST, signing_key=KEY.public_key().public_bytes_raw().hex())
     device = {DEVICE_FILE_NAME: msgspec.json.encode(honest)}
-    card = {**TRIXIE, **card_files(0), **cloud_init_files("pi-01", None, flashed_at=0), **device, OURS: WHEEL}
+    record = CardRecord(device=honest.device, fleet=honest.fleet, release="trixie", settings=SETTINGS)
+    card = {**TRIXIE, **card_files(0), **setting_files(record, b"", flashed_at=0)[0], **device, OURS: WHEEL}
     listed = str(Path(OURS).with_name(LIST_NAME.format(python="3.13")))
     card |= {listed: LIST, f"{listed}.sig": KEY.sign(LIST)}
     return [_with_files(empty, files) for files in (TRIXIE, BOOKWORM, card)]

@@ -15,7 +15,8 @@ from sparsyedge.coordinator.fleet.inbox import (
 )
 from sparsyedge.coordinator.rounds.events import OfferReceived
 from sparsyedge.edge.protocol.channel import Received
-from sparsyedge.edge.protocol.messages import Report, Topics, encode
+from sparsyedge.edge.protocol.messages import Report, encode
+from sparsyedge.edge.protocol.topics import Topics
 from sparsyedge.edge.text import MAX_TEXT
 
 TOPICS = Topics("lab")

@@ -5,54 +5,27 @@ import lzma
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fixtures.cards import a_plan, invited, make, never_invited
 from fixtures.stock_images import ARMHF, BOOKWORM, TRIXIE, format_fat32, stock_image
-from fixtures.wheelhouses import a_wheelhouse, a_wheelhouse_for_all
+from fixtures.wheelhouses import a_wheelhouse
 
-from sparsyedge.edge.config import DataConfig
 from sparsyedge.edge.errors import FlashError
 from sparsyedge.edge.security.enrolment_messages import DEVICE_FILE_NAME, DeviceFile
-from sparsyedge.hardware.flash.card import CardPlan, device_names, make_cards
-from sparsyedge.hardware.flash.first_boot import Wifi
+from sparsyedge.hardware.flash.card import device_names
+from sparsyedge.hardware.flash.card_settings import CardSettings, Wifi
 from sparsyedge.hardware.flash.read_back import inspect_card
 from sparsyedge.hardware.flash.stock_image import boot_volume
 
-KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TOKEN = "9oJbN0iXW3yq2m8nZ5y7cQ4rT1uV6wX0aB3dE5fG7hI"
 
 
-def invited(device: str) -> DeviceFile:
-    return DeviceFile(
-        version=1,
-        device=device,
-        fleet="lab",
-        host="coordinator.local",
-        port=8883,
-        enrol_port=8884,
-        ca="-----BEGIN CERTIFICATE-----\n",
-        signing_key=KEY.public_key().public_bytes_raw().hex(),
-        token=f"{device:-<43}"[:43],
-        data=DataConfig(dataset="digits"),
-    )
-
-
-def never_invited(device: str) -> DeviceFile:
-    raise AssertionError(f"a token was spent on {device}, whose card was not made")
-
-
-def a_plan(image: Path, **more: Any) -> CardPlan:
-    """What goes on a card: wheels of a house beside the image, unless another is named."""
-    if "wheelhouse" not in more:
-        more["wheelhouse"] = a_wheelhouse_for_all(image.parent / "all-wheels")
-    return CardPlan(image=image, sign=lambda made: KEY.sign(made.content), **more)
-
-
-def make(plan: CardPlan, out: Path, *devices: str) -> list[Path]:
-    return [path for _, path in make_cards(plan, devices or ("pi-07",), out)]
+def with_wifi(ssid: str, password: str) -> Callable[[str], CardSettings]:
+    """Settings of boards that join this network."""
+    wifi = Wifi.from_password(ssid, password)
+    return lambda device: CardSettings(hostname=device, wifi=(wifi,), wifi_country="DE")
 
 
 @pytest.fixture(params=["trixie", "bookworm"])
@@ -61,12 +34,13 @@ def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_a_card_reads_back_as_what_it_was_made_for(image: Path, tmp_path: Path) -> None:
-    plan = a_plan(image, invite=invited, wifi=Wifi.from_password("lab net", "correct horse", "DE"))
+    plan = a_plan(image, invite=invited, settings=with_wifi("lab net", "correct horse"))
     (card,) = make(plan, tmp_path / "card.img")
     report = inspect_card(card)
     assert report.system.release == image.stem
     assert report.device == invited("pi-07")
-    assert (len(report.wheels), report.has_wifi) == (5, True)
+    assert (len(report.wheels), [one.ssid for one in report.settings.wifi]) == (5, ["lab net"])
+    assert "network      cable and Wi-Fi lab net (DE)" in report.lines(now_s=0)
     assert "device       pi-07 of fleet lab" in report.lines(now_s=0)
     assert not any(TOKEN in line for line in report.lines(now_s=0))
 
@@ -88,27 +62,31 @@ def test_trixie_gets_cloud_init_files_with_an_instance_of_its_own(tmp_path: Path
 
 def test_bookworm_gets_a_script_that_systemd_runs_once(tmp_path: Path) -> None:
     image = stock_image(tmp_path / "os.img", BOOKWORM)
-    wifi = Wifi.from_password("it's here", "correct horse", "DE")
-    (card,) = make(a_plan(image, invite=invited, wifi=wifi), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=invited), tmp_path / "card.img")
     with boot_volume(card) as volume:
         script = (volume.read("firstrun.sh") or b"").decode()
         command_line = (volume.read("cmdline.txt") or b"").decode()
         assert volume.read("user-data") is None
     assert "set_hostname pi-07" in script
-    assert f"""set_wlan 'it'"'"'s here' {wifi.psk} DE""" in script
     assert "sh /boot/firmware/sparsyedge/install.sh\n" in script
     assert command_line.count("\n") == 1
     assert "init=/usr/lib/raspberrypi-sys-mods/firstboot systemd.run=/boot/firmware/firstrun.sh" in command_line
 
 
+def test_a_card_is_readable_by_its_owner_alone(image: Path, tmp_path: Path) -> None:
+    (card,) = make(a_plan(image, invite=invited), tmp_path / "card.img")
+    assert card.stat().st_mode & 0o777 == 0o600
+
+
 def test_the_wifi_password_itself_is_on_no_card(image: Path, tmp_path: Path) -> None:
-    wifi = Wifi.from_password("IEEE", "password", "DE")
+    settings = with_wifi("IEEE", "password")
+    (wifi,) = settings("pi-07").wifi
     # The test vector of IEEE 802.11i, annex H.4.
     assert wifi.psk == "f42c6fc52df0ebef9ebb4b90b38a5f902e83fe1b135a70e23aed762e9710a12e"
-    (card,) = make(a_plan(image, invite=invited, wifi=wifi), tmp_path / "card.img")
+    (card,) = make(a_plan(image, invite=invited, settings=settings), tmp_path / "card.img")
     with boot_volume(card) as volume:
         files = [volume.read(name) or b"" for name in volume.names()]
-    assert any(wifi.psk.encode() in content for content in files)
+    assert any((wifi.psk or "").encode() in content for content in files)
     assert not any(b'"password": "password"' in content for content in files)
 
 
@@ -291,4 +269,4 @@ def test_a_card_tells_until_when_its_token_is_good(image: Path, tmp_path: Path) 
 )
 def test_a_wifi_that_cannot_be_is_refused(ssid: str, password: str) -> None:
     with pytest.raises(FlashError, match="allowed are"):
-        Wifi.from_password(ssid, password, "DE")
+        Wifi.from_password(ssid, password)

@@ -37,6 +37,7 @@ def test_a_replaced_file_gives_its_room_back(tmp_path: Path) -> None:
         for _ in range(3):
             volume.write("cmdline.txt", b"short")
         assert volume.read("CMDLINE.TXT") == b"short"
+        volume.flush()
         assert volume.free_bytes == free + 9 * SECTOR
 
 

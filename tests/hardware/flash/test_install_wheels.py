@@ -55,7 +55,7 @@ def install(card: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.base_prefix) / 'bin'}:{os.environ['PATH']}"
     command = ["sh", str(SCRIPT), "wheels", "device.json", str(card / "venv")]
     environment = {"PATH": path, "HOME": str(card)}
-    return subprocess.run(command, cwd=card, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=card, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def version(card: Path) -> str:
