@@ -116,7 +116,7 @@ class _Desk:
             with self._authority.ledger() as ledger:
                 # The lists may come from an older sparsyedge, or a crash may have prevented the last write.
                 self._authority.write_lists(ledger)
-                self._authority.reload()
+                self._reload()
                 self._link.open()
                 self._answer_all(ledger, stopped)
         finally:
@@ -140,6 +140,11 @@ class _Desk:
                     written_s = time.monotonic()
         finally:
             self._write_down(ledger)
+
+    def _reload(self) -> None:
+        """Have the broker read its lists without waiting for it, now and once more a little later."""
+        self._authority.reload(patience_s=NO_PATIENCE_S)
+        self._is_reload_due = True
 
     def _write_down(self, ledger: Ledger) -> None:
         self._succession.flush(ledger)
@@ -201,8 +206,7 @@ class _Desk:
         self._deaf_until_s[device] = time.monotonic() + DEAF_S
         ledger.void_token(device)
         self._authority.write_newcomers(ledger)
-        self._authority.reload(patience_s=NO_PATIENCE_S)
-        self._is_reload_due = True
+        self._reload()
         self._newcomers.refuse(
             device, "it asked too often, and its token is void; find out why before you make another"
         )
