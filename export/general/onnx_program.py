@@ -125,7 +125,18 @@ def _to_onnx(
     assert program is not None
     graph = program.model_proto
     graph.ir_version = IR_VERSION
+    _forget_origins(graph)
     return graph
+
+
+def _forget_origins(model: onnx.ModelProto) -> None:
+    """Drop what torch notes of each node: stack traces name files of this machine, and outweigh the graph."""
+    graph = model.graph
+    parts: list[Any] = [model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer]
+    for function in model.functions:
+        parts += [function, *function.node, *function.value_info]
+    for part in parts:
+        del part.metadata_props[:]
 
 
 def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:

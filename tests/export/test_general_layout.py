@@ -184,6 +184,15 @@ def test_the_delivered_model_is_a_plain_graph_and_answers_as_torch_does(
     assert _relative(logits, wanted) <= TOLERANCE
 
 
+def test_no_graph_names_a_file_of_the_machine_that_exported_it(built: Callable[[ModelSpec], Built]) -> None:
+    artifacts, _ = built(MIXED)
+    graphs = sorted(artifacts.directory.glob("*.onnx"))
+    assert len(graphs) > 3
+    for graph in graphs:
+        content = graph.read_bytes()
+        assert not [mark for mark in (b".py", b"stack_trace") if mark in content], graph.name
+
+
 def test_frozen_layers_keep_their_tensors_and_get_no_gradient(tmp_path: Path) -> None:
     method = make_method("sparsyfed", sparsity=SPARSITY)
     artifacts, parity = export_model(SIGNALS, method, tmp_path / "out", choices=ModelChoices(train="last:1"))
