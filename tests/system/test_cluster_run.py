@@ -65,7 +65,7 @@ def write_run(bench: Bench, run_dir: str) -> str:
     name = f"{run_dir}.toml"
     (bench.folder / name).write_text(
         f'name = "digits"\nartifacts = "artifacts"\nrun_dir = "{run_dir}"\ndataset = "digits"\nauthority = "fleet"\n'
-        f"rounds = {ROUNDS}\ncohort_size = 2\nmin_devices = 2\ndeadline_s = 600.0\nepochs = 2\n"
+        f"rounds = {ROUNDS}\ncohort_size = 2\nmin_devices = 2\ndeadline_s = 600.0\nepochs = 2\nholdout = 0.2\n"
         "[learning_rate]\nstart = 0.2\nend = 0.05\n"
     )
     return name
@@ -112,3 +112,7 @@ def test_a_run_goes_on_without_a_node_and_ends_in_the_same_model(bench: Bench) -
     assert coordinator.wait(RUN_LIMIT_S) == 0, bench.log("coordinator-2")
     assert model_of(bench, "disturbed") == model_of(bench, "calm")
     assert "going from the broker at" in bench.log("coordinator-2")
+
+    # The run is over and its node gone; the devices are still there, and answer over the two that are left.
+    answer, _ = json.JSONDecoder().raw_decode(bench.call("coordinator", "evaluate", "disturbed", "--json"))
+    assert [each["device"] for each in answer["devices"] if each["samples"]] == list(DEVICES)
