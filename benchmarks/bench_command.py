@@ -46,6 +46,10 @@ SUBCOMMANDS = {
     "scale": Command(
         "sparsyedge.benchmarks.rounds.scale_command:main", "from measured rounds to a million devices, on paper"
     ),
+    "private-sum": Command(
+        "sparsyedge.benchmarks.wire.private_sum_command:main",
+        "bytes and seconds of a sum of which nobody sees a part",
+    ),
     "wire": Command(
         "sparsyedge.benchmarks.wire.command:main",
         "bytes, ratio, speed and error of the frame's codecs, against peers",

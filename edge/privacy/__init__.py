@@ -1,0 +1,1 @@
+"""Sums of which nobody sees a part: what a device masks, whom it gives shares to, and what it opens."""
