@@ -44,10 +44,13 @@ def test_who_wasted_a_place_waits_for_everybody_else_and_is_told_so(run: Run) ->
     large(run, "d1")
     run.now_s = UPLOAD_IDLE_S
     assert granted(large(run, "d2"))
-    assert large(run, "d3") == []
+    (in_turn,) = large(run, "d3")
+    assert isinstance(in_turn, AskToWait)
+    assert in_turn.again_s is not None
     (answer,) = large(run, "d1")
     assert isinstance(answer, AskToWait)
     assert "stopped half-way and kept others waiting; those go first" in answer.reason
+    assert answer.again_s is None
     run.deliver("d2")
     # d3 has asked since, so d1 waits although there is room.
     (again,) = large(run, "d1")
