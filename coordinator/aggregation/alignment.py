@@ -21,9 +21,11 @@ Numbers = NDArray[np.float64]
 PARTS = 8
 """Into how many parts the model is cut, for workers to share; the bits of a product depend on it."""
 MOST_BLOCKS = 16
-MOST_ENTRIES = 1 << 20
+MOST_ENTRIES = 1 << 19
 """Of all peers together, in one stretch."""
-MOST_COLUMNS = 1 << 13
+MOST_COLUMNS = 1 << 12
+OTHER_ENTRIES = 1 << 20
+"""Of all peers, in one stretch of the tensors that are not pruned."""
 DEVICES = 256
 """Rows of a matrix at most."""
 FEW_DEVICES = 32
@@ -122,15 +124,11 @@ def _columns(touched: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
     return tables
 
 
-def _matrix(
-    gathered: Gathered, columns: NDArray[np.int32], base: FloatArray, start: int
-) -> tuple[Numbers, Numbers]:
+def _matrix(gathered: Gathered, columns: NDArray[np.int32], base: FloatArray, start: int) -> tuple[Numbers, Numbers]:
     """The changes in these columns, one row per device, and the square of each device's whole change."""
     positions, values, ends = gathered
     matrix = np.zeros((ends.size - 1, int(columns.max(initial=-1)) + 1))
-    squares = native.scatter_changes(
-        positions, values, ends, base=base, first=start, columns=columns, matrix=matrix
-    )
+    squares = native.scatter_changes(positions, values, ends, base=base, first=start, columns=columns, matrix=matrix)
     return matrix, squares
 
 
@@ -142,7 +140,7 @@ def _compare_others(updates: RoundEntries, found: Comparison) -> None:
     base = updates.base
     trained = np.repeat(base.trained[len(base.layout.weights) :], np.diff(base.layout.other_starts))[updates.moving]
     near = base.flat.others[updates.moving][trained].astype(np.float64)
-    length = max(1, MOST_ENTRIES // max(1, len(found.peers)))
+    length = max(1, OTHER_ENTRIES // max(1, len(found.peers)))
 
     def changes(devices: Sequence[int], part: slice) -> Numbers:
         rows = np.empty((len(devices), near[part].size))

@@ -44,7 +44,9 @@ def gather(updates: RoundEntries, devices: Sequence[int], first: int, last: int)
     # Clipped updates, and those that list all entries, are made into lists one by one.
     others = {row: _listed(updates, members[row], first, last) for row, found in enumerate(plain) if found is None}
     ends = np.zeros(len(members) + 1, dtype=np.int64)
-    np.cumsum([others[row][0].size if found is None else found.entries for row, found in enumerate(plain)], out=ends[1:])
+    np.cumsum(
+        [others[row][0].size if found is None else found.entries for row, found in enumerate(plain)], out=ends[1:]
+    )
     positions, values = np.empty(ends[-1], dtype=np.uint32), np.empty(ends[-1], dtype=np.float32)
     for row, (places, found) in others.items():
         positions[ends[row] : ends[row + 1]], values[ends[row] : ends[row + 1]] = places, found

@@ -183,6 +183,5 @@ def _must_wait(stage: Open, device: str, now_s: float) -> bool:
     """Whether a device that wasted fewer places is waiting."""
     own = stage.wasted.get(device, 0)
     return own > 0 and any(
-        name != device and now_s <= until_s and stage.wasted.get(name, 0) < own
-        for name, until_s in stage.asked.items()
+        name != device and now_s <= until_s and stage.wasted.get(name, 0) < own for name, until_s in stage.asked.items()
     )

@@ -14,11 +14,11 @@ from fixtures.reports import plain_report
 from sparsyedge.coordinator.fleet import plan
 from sparsyedge.coordinator.fleet.waiting_offers import WaitingOffers
 from sparsyedge.coordinator.rounds.events import OfferReceived
-from sparsyedge.coordinator.rounds.grants import ASKED_S
+from sparsyedge.coordinator.rounds.grants import ASKED_S, LEAST_AGAIN_S
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import Accepted, Grant, Offer, Refused, encode
+from sparsyedge.edge.protocol.messages import Accepted, Grant, Offer, Refused, Wait, encode
 from sparsyedge.edge.tensors import State
 
 Script = Iterator[None]
@@ -124,6 +124,42 @@ def test_all_devices_upload_one_after_the_other_though_each_asks_only_once(run: 
     assert lead(run, script(), now_s=[0.0]) == 4
     assert granted(run) == ["d3", "d1", "d4", "d2"]
     assert sum(isinstance(reply, Accepted) for _, reply in run.link.replies) == 4
+
+
+def test_a_device_is_told_once_that_it_waits_and_again_when_it_asks_again(run: Run) -> None:
+    def told() -> list[tuple[str, object]]:
+        return [(device, reply.again_s) for device, reply in run.link.replies if isinstance(reply, Wait)]
+
+    def script() -> Script:
+        yield
+        for device in ("d1", "d2", "d3"):
+            run.ask(device)
+        yield
+        assert told() == [("d2", LEAST_AGAIN_S), ("d3", LEAST_AGAIN_S)]
+        # d2 is called; d3 is passed over, which is no news.
+        run.upload("d1")
+        yield
+        assert granted(run) == ["d1", "d2"]
+        assert len(told()) == 2
+        run.ask("d3")
+        yield
+        assert told()[2:] == [("d3", LEAST_AGAIN_S)]
+
+    lead(run, script(), now_s=[0.0])
+
+
+def test_a_device_that_has_gone_offline_is_not_called(run: Run) -> None:
+    def script() -> Script:
+        yield
+        for device in ("d1", "d2", "d3"):
+            run.ask(device)
+        yield
+        run.link.say("d2", state="offline")
+        run.upload("d1")
+        yield
+        assert granted(run) == ["d1", "d3"]
+
+    lead(run, script(), now_s=[0.0])
 
 
 def test_a_place_that_a_refused_update_leaves_goes_to_the_next_device(run: Run) -> None:
