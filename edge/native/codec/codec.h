@@ -152,10 +152,10 @@ SE_CODEC_API int64_t se_missing_square(const uint32_t* positions, const float* v
 // Sums the squares of the values at the given positions. Returns 0, or kBeyondEnd for a position that is not below n.
 SE_CODEC_API int64_t se_square_at(const float* values, size_t n, const uint32_t* positions, size_t count, double* sum);
 
-// For each of `rows` lists of entries, from ends[r] to ends[r + 1], writes double(values[i]) - base[positions[i] - first]
-// to column columns[positions[i] - first] of row r for every value that is not zero and whose column is not negative,
-// and adds the squares of all changes to squares[r]. `matrix` is (rows, width), `n` the length of `columns` and of
-// `base`, a stretch that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
+// For each of `rows` lists of entries, from ends[r] to ends[r + 1], writes double(values[i]) - base[positions[i] -
+// first] to column columns[positions[i] - first] of row r for every value that is not zero and whose column is not
+// negative, and adds the squares of all changes to squares[r]. `matrix` is (rows, width), `n` the length of `columns`
+// and of `base`, a stretch that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
 SE_CODEC_API int64_t se_scatter_changes(const uint32_t* positions, const float* values, const int64_t* ends,
                                         size_t rows, const float* base, uint32_t first, size_t n,
                                         const int32_t* columns, size_t width, double* matrix, double* squares);
