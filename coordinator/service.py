@@ -367,6 +367,6 @@ class Coordinator:
 
     def _deliver(self, model: GlobalModel, store: Store) -> str:
         if self._final is not None:
-            found, last = self._final(model.averaged()), store.progress().closed_round
+            found, last = model.lend(model.averaged(), self._final), store.progress().closed_round
             store.note_figures(last, final_figures(found))
         return deliver_model(self._config, self._artifacts, model, store=store, evaluate=self._evaluate)

@@ -17,7 +17,7 @@ import msgspec
 from sparsyedge.benchmarks.rounds.connection import Connection, Traffic
 from sparsyedge.benchmarks.rounds.variants import Update
 from sparsyedge.edge.compatibility import OURS
-from sparsyedge.edge.device.courier import OFFER_AGAIN_S, WAIT_S, offline_status
+from sparsyedge.edge.device.courier import OFFER_AGAIN_S, offline_status, wait_s
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.phase_costs import PhaseCost
 from sparsyedge.edge.protocol.messages import (
@@ -192,12 +192,12 @@ class LightDevice:
         if self._update is not None:
             self._offers += 1
             self.connection.publish(self._offer_topic, self._offer)
-            self._arm(OFFER_AGAIN_S)
+            self._arm(OFFER_AGAIN_S * random.uniform(0.5, 1.5))
 
-    def _arm(self, wait_s: float) -> None:
-        """Offer again later, as a courier does: random waits keep the fleet from asking in step."""
+    def _arm(self, after_s: float) -> None:
+        """Offer again later, as a courier does."""
         self._disarm()
-        self._timer = asyncio.get_running_loop().call_later(wait_s * random.uniform(0.5, 1.5), self._say_offer)
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._say_offer)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -216,7 +216,7 @@ class LightDevice:
         if isinstance(reply, Grant):
             self._send(update, reply)
         elif isinstance(reply, Wait):
-            self._arm(WAIT_S)
+            self._arm(wait_s(reply))
         elif isinstance(reply, Refused):
             self._problem = reply.reason
             self._finish()

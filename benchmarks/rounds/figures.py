@@ -22,9 +22,6 @@ __all__ = [
 ]
 
 
-LEAST_MS = 1e-3
-
-
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The last round of one run. Times are seconds, `mb` are megabytes (10^6 bytes).
 
@@ -44,11 +41,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """From the moment all devices may offer to the last acceptance in the store."""
     updates_per_s: float
     ms_per_update: float
-    """`seconds` over the number of updates: the next two together."""
-    marginal_ms_per_update: float = 0.0
-    """What one more update takes: the slope of a line through the times of all acceptances."""
-    fixed_ms: float = 0.0
-    """What the round takes beside that, however many devices it has: the way to the first update, and from the last."""
+    """`seconds` over the number of updates."""
+    first_ms: float = 0.0
+    """Of these seconds, those until the first update was accepted."""
+    later_ms_per_update: float = 0.0
+    """The others, over the updates after the first."""
     mb_per_s: float
     update_bytes: float
     """The mean size of an update."""
@@ -147,11 +144,13 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """Time per update by number of devices."""
     slowest_over_fastest: float
     """1.2 is flat within 20 %."""
-    marginal_ms_per_update: dict[int, float] = msgspec.field(default_factory=dict)
-    """The same without what a round takes once."""
-    marginal_slowest_over_fastest: float = 0.0
-    fixed_ms: dict[int, float] = msgspec.field(default_factory=dict)
-    """What a round takes once, by number of devices."""
+    coordinator_cpu_ms_per_update: dict[int, float] = msgspec.field(default_factory=dict)
+    offers: dict[int, float] = msgspec.field(default_factory=dict)
+    """How often a device offered."""
+    first_ms: dict[int, float] = msgspec.field(default_factory=dict)
+    """Until the first update was accepted."""
+    later_ms_per_update: dict[int, float] = msgspec.field(default_factory=dict)
+    """From then on, by number of devices."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,12 +176,14 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_of(times_s: Sequence[float]) -> tuple[float, float]:
-    """What one more update takes, and what the round takes beside that, given when each was accepted; in ms."""
-    ordered = sorted(times_s)
-    if len(ordered) < 2:
-        return 1000 * sum(ordered), 0.0
-    slope = statistics.linear_regression(range(len(ordered)), ordered).slope
-    return 1000 * slope, 1000 * (ordered[-1] - slope * len(ordered))
+    """How long the first update took, and each one after it, given when each was accepted; in ms.
+
+    Updates are accepted in batches. Two readings make no line, so this is no split into fixed and variable costs.
+    """
+    if not times_s:
+        return 0.0, 0.0
+    first, last = min(times_s), max(times_s)
+    return 1000 * first, 1000 * (last - first) / max(1, len(times_s) - 1)
 
 
 def median_of(runs: Sequence[Figures]) -> Figures:
@@ -226,7 +227,6 @@ def fit_of(points: Sequence[Point]) -> Fit | None:
     if len(set(sizes)) < 2:
         return None
     times = {each.devices: each.ms_per_update for each in figures}
-    marginal = {each.devices: each.marginal_ms_per_update for each in figures}
     grown = [each.coordinator_peak_mb - each.coordinator_idle_mb for each in figures]
     private = [each.coordinator_private_mb for each in figures]
     joined = [each.coordinator_joined_mb - each.coordinator_idle_mb for each in figures]
@@ -236,8 +236,10 @@ def fit_of(points: Sequence[Point]) -> Fit | None:
         joined_bytes_per_device=round(1e6 * statistics.linear_regression(sizes, joined).slope),
         ms_per_update=times,
         slowest_over_fastest=round(max(times.values()) / min(times.values()), 2),
-        marginal_ms_per_update=marginal,
-        # A few updates may share an acceptance to the microsecond.
-        marginal_slowest_over_fastest=round(max(marginal.values()) / max(LEAST_MS, min(marginal.values())), 2),
-        fixed_ms={each.devices: each.fixed_ms for each in figures},
+        coordinator_cpu_ms_per_update={
+            each.devices: round(1000 * each.coordinator_cpu_s_per_update, 3) for each in figures
+        },
+        offers={each.devices: each.offers for each in figures},
+        first_ms={each.devices: each.first_ms for each in figures},
+        later_ms_per_update={each.devices: each.later_ms_per_update for each in figures},
     )

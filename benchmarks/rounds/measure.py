@@ -222,7 +222,7 @@ class _Measuring:
         used = [(after - before) / plan.devices for after, before in zip(marks.cpu_after_s, marks.cpu_s, strict=True)]
         up, down, bytes_up, bytes_down, lost = (sum(counts) for counts in zip(*(t.traffic for t in done), strict=True))
         closed_at = _closed_at(self._run_dir, plan.rounds)
-        marginal_ms, fixed_ms = split_of([at_s - marks.go_unix_s for at_s in times])
+        first_ms, later_ms = split_of([at_s - marks.go_unix_s for at_s in times])
         figures = Figures(
             devices=plan.devices,
             accepted=len(recorded),
@@ -232,8 +232,8 @@ class _Measuring:
             seconds=round(seconds, 3),
             updates_per_s=round(len(recorded) / seconds, 2),
             ms_per_update=round(1000 * seconds / max(1, len(recorded)), 3),
-            marginal_ms_per_update=round(marginal_ms, 3),
-            fixed_ms=round(fixed_ms, 1),
+            first_ms=round(first_ms, 1),
+            later_ms_per_update=round(later_ms, 3),
             mb_per_s=round(len(recorded) * mean_bytes / seconds / 1e6, 2),
             update_bytes=round(mean_bytes),
             chunks_per_update=statistics.fmean(-(-size // chunk_bytes) for size in sizes),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparsyedge.benchmarks.rounds.figures import Document, Figures
-from sparsyedge.edge.device.courier import OFFER_AGAIN_S
+from sparsyedge.coordinator.rounds.grants import ASKS_PER_S, LEAST_AGAIN_S, MOST_AGAIN_S
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.protocol.messages import MAX_COHORT
 from sparsyedge.edge.protocol.mqtt_client import MAX_PACKET_BYTES
@@ -173,8 +173,9 @@ def limits_of(costs: Costs, box: Box) -> list[Limit]:
         (lambda n: costs.coordinator_mb(n) <= memory_mb, f"the coordinator's memory, {box.memory_gb:g} GB"),
         (lambda n: costs.broker_mb(n) <= memory_mb, f"the broker's memory, {box.memory_gb:g} GB"),
         (
-            lambda n: n / OFFER_AGAIN_S * costs.coordinator_cpu_s(n) / max(1.0, costs.offers(n)) <= box.cores,
-            f"offers: all devices that wait ask again every {OFFER_AGAIN_S:g} s, answered or not",
+            lambda n: repeats_per_s(n) * costs.coordinator_cpu_s(n) / max(1.0, costs.offers(n)) <= box.cores,
+            f"offers: devices that wait ask again {ASKS_PER_S:g} times a second together, each every "
+            f"{MOST_AGAIN_S:g} s at least",
         ),
     ]
     if costs.fsyncs:
@@ -187,6 +188,11 @@ def limits_of(costs: Costs, box: Box) -> list[Limit]:
         )
     found = [Limit(_largest(holds), what) for holds, what in checks]
     return sorted((limit for limit in found if limit.devices < FARTHEST), key=lambda limit: limit.devices)
+
+
+def repeats_per_s(devices: float) -> float:
+    """How often devices ask again if so many wait for a place to upload."""
+    return devices / min(MOST_AGAIN_S, max(LEAST_AGAIN_S, devices / ASKS_PER_S))
 
 
 def layout_of(costs: Costs, box: Box, devices: int) -> Layout:

@@ -26,14 +26,12 @@ def _lines(document: Document) -> Iterator[str]:
     if document.fit is not None:
         fit = document.fit
         yield ""
-        yield "devices  ms/update = ms/further update + ms/round"
+        yield "devices  ms/update  of the coordinator's processor  offers  ms to the first  ms/update after it"
         for devices, milliseconds in fit.ms_per_update.items():
-            marginal, fixed = fit.marginal_ms_per_update[devices], fit.fixed_ms[devices]
-            yield f"{devices:>7}  {milliseconds:9.2f}   {marginal:17.2f}   {fixed:8.0f}"
-        yield (
-            f"slowest over fastest: {fit.slowest_over_fastest:g} of all, {fit.marginal_slowest_over_fastest:g} without "
-            f"what a round takes once (flat within 20 % is 1.2)"
-        )
+            own, offers = fit.coordinator_cpu_ms_per_update[devices], fit.offers[devices]
+            first, later = fit.first_ms[devices], fit.later_ms_per_update[devices]
+            yield f"{devices:>7}  {milliseconds:9.2f}  {own:30.2f}  {offers:6.2f}  {first:15.0f}  {later:18.2f}"
+        yield f"slowest over fastest: {fit.slowest_over_fastest:g} (flat within 20 % is 1.2)"
         yield (
             f"the coordinator's memory per device: {fit.bytes_per_device:.0f} bytes at its peak, "
             f"{fit.private_bytes_per_device:.0f} without mapped files, "

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsyedge.coordinator.aggregation.entry_blocks import kept_places
+from sparsyedge.coordinator.aggregation.gathered_entries import Gathered, gather
 from sparsyedge.coordinator.aggregation.mean import stretches
 from sparsyedge.coordinator.aggregation.round_entries import RoundEntries
 from sparsyedge.edge.tensors import FloatArray
 from sparsyedge.edge.wire import native_codec as native
-from sparsyedge.edge.wire.native_codec import Positions
 
 __all__ = ["Comparison", "compare", "compare_stretches"]
 
 Numbers = NDArray[np.float64]
-Kept = tuple[Positions, FloatArray]
-"""Positions and values that a device keeps."""
 
 PARTS = 8
 """Into how many parts the model is cut, for workers to share; the bits of a product depend on it."""
 MOST_BLOCKS = 16
-MOST_ENTRIES = 1 << 20
+MOST_ENTRIES = 1 << 19
 """Of all peers together, in one stretch."""
-MOST_COLUMNS = 1 << 13
+MOST_COLUMNS = 1 << 12
+OTHER_ENTRIES = 1 << 20
+"""Of all peers, in one stretch of the tensors that are not pruned."""
 DEVICES = 256
 """Rows of a matrix at most."""
 FEW_DEVICES = 32
@@ -88,34 +87,30 @@ def _cut(updates: RoundEntries, peers: Sequence[int], begin: int, end: int) -> I
 
 def _compare_weights(updates: RoundEntries, found: Comparison, first: int, last: int) -> None:
     """Add what one stretch of the weights contributes."""
-    base, start = updates.base, first * updates.block
-    near = base.flat.weights[start : min(last * updates.block, base.layout.weight_entries)]
-
-    def listed(device: int) -> Kept:
-        """What a device keeps in the stretch."""
-        entries = updates.entries(updates.members[device], first, last)
-        if entries.positions is not None:
-            return entries.positions, entries.values
-        places, values = kept_places(entries, base, start, near.size)
-        return (places + start).astype(np.uint32), values
-
-    known = {device: listed(device) for device in found.peers}
+    start = first * updates.block
+    near = updates.base.flat.weights[start : start + updates.size(first, last)]
+    peers = gather(updates, found.peers, first, last)
     touched = np.zeros(near.size, dtype=np.bool_)
-    for positions, _ in known.values():
-        touched[positions - np.uint32(start)] = True
-    everybody = len(known) == len(updates.members)
-    chunks: Iterable[Mapping[int, Kept]] = [known]
-    if not everybody:
-        chunks = ({device: listed(device) for device in chunk} for chunk in _chunks(len(updates.members)))
+    touched[peers.positions - np.uint32(start)] = True
     parts = _columns(touched)
-    for chunk in chunks:
+    if len(found.peers) == len(updates.members):
         for columns in parts:
-            rows, squares = _matrix(chunk, columns, near, start)
+            rows, squares = _matrix(peers, columns, near, start)
             # numpy takes half the time for a matrix and its own transpose.
-            theirs = rows if everybody else _matrix(known, columns, near, start)[0]
-            found.products[list(chunk)] += rows @ theirs.T
+            found.products[...] += rows @ rows.T
             if columns is parts[0]:
-                found.squares[list(chunk)] += squares
+                found.squares[...] += squares
+        return
+    # Memory holds the peers' changes for one table of columns; there is seldom more than one.
+    theirs = _matrix(peers, parts[0], near, start)[0] if len(parts) == 1 else None
+    for chunk in _chunks(len(updates.members)):
+        own, place = gather(updates, chunk, first, last), slice(chunk.start, chunk.stop)
+        for columns in parts:
+            rows, squares = _matrix(own, columns, near, start)
+            others = _matrix(peers, columns, near, start)[0] if theirs is None else theirs
+            found.products[place] += rows @ others.T
+            if columns is parts[0]:
+                found.squares[place] += squares
 
 
 def _columns(touched: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
@@ -129,15 +124,11 @@ def _columns(touched: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
     return tables
 
 
-def _matrix(
-    listed: Mapping[int, Kept], columns: NDArray[np.int32], base: FloatArray, start: int
-) -> tuple[Numbers, Numbers]:
+def _matrix(gathered: Gathered, columns: NDArray[np.int32], base: FloatArray, start: int) -> tuple[Numbers, Numbers]:
     """The changes in these columns, one row per device, and the square of each device's whole change."""
-    matrix, squares = np.zeros((len(listed), int(columns.max(initial=-1)) + 1)), np.zeros(len(listed))
-    for row, (positions, values) in enumerate(listed.values()):
-        squares[row] = native.scatter_changes(
-            positions, values, base=base, first=start, columns=columns, row=matrix[row]
-        )
+    positions, values, ends = gathered
+    matrix = np.zeros((ends.size - 1, int(columns.max(initial=-1)) + 1))
+    squares = native.scatter_changes(positions, values, ends, base=base, first=start, columns=columns, matrix=matrix)
     return matrix, squares
 
 
@@ -149,7 +140,7 @@ def _compare_others(updates: RoundEntries, found: Comparison) -> None:
     base = updates.base
     trained = np.repeat(base.trained[len(base.layout.weights) :], np.diff(base.layout.other_starts))[updates.moving]
     near = base.flat.others[updates.moving][trained].astype(np.float64)
-    length = max(1, MOST_ENTRIES // max(1, len(found.peers)))
+    length = max(1, OTHER_ENTRIES // max(1, len(found.peers)))
 
     def changes(devices: Sequence[int], part: slice) -> Numbers:
         rows = np.empty((len(devices), near[part].size))

@@ -25,7 +25,7 @@ from sparsyedge.edge.wire.flat_frame import FlatUpdate
 from sparsyedge.edge.wire.flat_layout import first_at
 from sparsyedge.edge.wire.native_codec import Positions
 
-__all__ = ["BLOCK", "EntryFile", "Listed", "Member", "Place", "RoundEntries", "StretchWorkers"]
+__all__ = ["BLOCK", "WORD_BYTES", "EntryFile", "Listed", "Member", "Place", "RoundEntries", "StretchWorkers"]
 
 BLOCK = 1 << 14
 """Entries of the model per block, the step of the index; stretches start and end at blocks."""

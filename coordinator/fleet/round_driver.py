@@ -12,6 +12,7 @@ from sparsyedge.coordinator.fleet.waiting_notes import WaitingNotes
 from sparsyedge.coordinator.fleet.waiting_offers import WaitingOffers
 from sparsyedge.coordinator.record.store import RunOutcome
 from sparsyedge.coordinator.rounds import events
+from sparsyedge.coordinator.rounds.grants import asked_until
 from sparsyedge.coordinator.rounds.stages import Closing, Open, RunState, Waiting
 from sparsyedge.coordinator.rounds.state_machine import advance
 
@@ -61,10 +62,14 @@ class RoundDriver:
 
         The owner calls `settle` soon after: updates are not acknowledged before that.
         """
-        if isinstance(event, events.OfferReceived):
+        stage = self.state.stage
+        if isinstance(event, events.OfferReceived) and isinstance(stage, Open):
             # Until it is answered.
-            self._waiting.put(event, self._clock())
+            self._waiting.put(event, until_s=asked_until(stage, self._clock()))
         has_room = self._advance(event)
+        if isinstance(event, events.DeviceOffline) and event.device not in self.state.online:
+            # It asks again when it is back.
+            self._waiting.remove(event.device)
         if isinstance(event, events.OfferReceived) and not self._may_wait(event.device):
             self._waiting.remove(event.device)
         while has_room and (waiting := self._waiting.first(self._clock())):
@@ -113,6 +118,11 @@ class RoundDriver:
         self._notes.settle(self.state)
 
     def _carry_out(self, command: events.Command) -> events.Event | None:
+        if isinstance(command, events.AskToWait) and command.again_s is not None:
+            # It keeps its turn. Being passed over is no news.
+            if self._waiting.tell(command.device):
+                self._updates.ask_to_wait(command)
+            return None
         if isinstance(command, events.GrantUpload | events.AskToWait | events.Accept | events.Refuse):
             # It has its answer.
             self._waiting.remove(command.device)

@@ -13,7 +13,6 @@ from sparsyedge.coordinator.fleet.live_file import LiveFile, own_costs
 from sparsyedge.coordinator.record.live import Present
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.situation import Heard, Situation, situation_of
-from sparsyedge.coordinator.rounds.grants import ASKED_S
 from sparsyedge.coordinator.rounds.stages import Open, RunState, Waiting
 from sparsyedge.edge.protocol.channel import Health
 from sparsyedge.edge.text import duration
@@ -173,4 +172,4 @@ class WaitingNotes:
         stage, now_s = state.stage, self._clock()
         if not isinstance(stage, Open):
             return 0, 0
-        return len(stage.granted), sum(now_s - asked_s <= ASKED_S for asked_s in stage.asked.values())
+        return len(stage.granted), sum(now_s <= until_s for until_s in stage.asked.values())

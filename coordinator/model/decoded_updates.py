@@ -16,6 +16,7 @@ from sparsyedge.coordinator.aggregation.update_checks import verify_update
 from sparsyedge.coordinator.model.global_model import GlobalModel
 from sparsyedge.coordinator.workers import jobs
 from sparsyedge.coordinator.workers.pool import WorkerPool
+from sparsyedge.coordinator.workers.threads import Threads
 from sparsyedge.edge.errors import FrameError
 from sparsyedge.edge.wire.flat_frame import FlatUpdate
 
@@ -46,6 +47,7 @@ class DecodedUpdates:
         self._run = run
         self._model = model
         self._pool = pool
+        self._threads = Threads()
         self._files = pool.files if pool else [EntryFile.create(folder, model.base)]
         self._found: dict[str, Decoded] = {}
         self._asked: dict[int, Asked] = {}
@@ -114,7 +116,7 @@ class DecodedUpdates:
     def entries(self, members: Iterable[tuple[str, float, Mapping[str, float]]]) -> RoundEntries:
         """These updates (hash, weight, scales by tensor) in this order."""
         found = [Member(self._found[update].place, weight, scales) for update, weight, scales in members]
-        return RoundEntries(self._model.base, self._files, found, self._pool)
+        return RoundEntries(self._model.base, self._files, found, self._pool or self._threads)
 
     def update(self, update: str) -> FlatUpdate:
         """One update, whole."""

@@ -28,7 +28,7 @@ def deliver_model(
     quality = {"accuracy": last.test_accuracy, "rmse": last.test_rmse, "r_squared": last.test_r_squared}
     if last.test_accuracy is None and last.test_rmse is None:
         # A stopped run may end with a round that was not evaluated.
-        found = evaluate(state)
+        found = model.lend(state, evaluate)
         quality = {"accuracy": found.accuracy, "rmse": found.rmse, "r_squared": found.r_squared}
     sparsity = last.global_sparsity if state is model.state else global_sparsity(state, artifacts.manifest.prunable)
     origin = Origin(run=config.name, round=last.round, sparsity=sparsity, **quality)

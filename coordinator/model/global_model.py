@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 from sparsyedge.coordinator.aggregation.round_base import RoundBase, layout_of
 from sparsyedge.coordinator.aggregation.server_optimizer import make_optimizer
@@ -16,6 +17,7 @@ from sparsyedge.coordinator.model.averaged_model import mean_of_frames
 from sparsyedge.coordinator.model.group_models import GroupModel, first_masks, group_states
 from sparsyedge.coordinator.model.model_files import ModelFiles, Version
 from sparsyedge.edge.errors import ArtifactError, DamagedFileError, RunError
+from sparsyedge.edge.inference.eval_session import Lent
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.chunks import blob_of
 from sparsyedge.edge.protocol.messages import Blob, Delta
@@ -24,6 +26,8 @@ from sparsyedge.edge.wire.error_feedback import Coded, encode_with_feedback, unp
 from sparsyedge.edge.wire.frame import decode_frame, frame_of, read_header
 
 __all__ = ["GlobalModel"]
+
+Result = TypeVar("Result")
 
 FIRST_TRAINED = 2
 """The round that starts from the first averaged model."""
@@ -102,6 +106,18 @@ class GlobalModel:
             return self._state
         frames = self._files.last_frames(self._round, count, since=FIRST_TRAINED)
         return self._mean(frames)
+
+    def lend(self, state: State, evaluate: Callable[[State], Result]) -> Result:
+        """Evaluate a state; the present one without a second copy of its weights.
+
+        They are overwritten and afterwards read from the version's file again: nobody else may use them meanwhile.
+        """
+        if state is not self._state:
+            return evaluate(state)
+        try:
+            return evaluate(Lent(state))
+        finally:
+            decode_frame(self.frame(), self._manifest.shapes, into=state)
 
     def averaged_frame(self) -> bytes:
         """Return that mean as a frame that stands alone."""

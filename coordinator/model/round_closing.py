@@ -91,7 +91,7 @@ class RoundClosing:
         lags = self._is_due(round_number) and self._config.eval_may_lag and round_number < self._config.rounds
         if self._is_due(round_number) and not lags:
             tell(f"round {round_number} is being closed: the model of {len(devices)} updates is being evaluated")
-        found = self._evaluated(round_number) if self._is_due(round_number) and not lags else None
+        found = self._evaluated(round_number, alone=True) if self._is_due(round_number) and not lags else None
         closed = ClosedRound(
             round=round_number,
             model_id=model.id,
@@ -135,9 +135,10 @@ class RoundClosing:
     def _is_due(self, round_number: int) -> bool:
         return round_number == self._config.rounds or round_number % self._config.eval_every == 0
 
-    def _evaluated(self, round_number: int) -> Evaluated:
+    def _evaluated(self, round_number: int, *, alone: bool = False) -> Evaluated:
+        """Evaluate the present model; `alone`: nobody else reads it meanwhile."""
         state = self._model.averaged()
-        evaluation = self._evaluate(state)
+        evaluation = self._model.lend(state, self._evaluate) if alone else self._evaluate(state)
         figures = of_evaluation(evaluation) | evaluate_levels(
             self._evaluate, state, self._manifest, self._model.group_masks
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Literal
 
 from sparsyedge.coordinator.record.live import DeviceActivity
 from sparsyedge.coordinator.rounds.conduct import is_out
-from sparsyedge.coordinator.rounds.grants import ASKED_S
 from sparsyedge.coordinator.rounds.stages import Closing, Failed, Finished, Open, RunState, Waiting
 from sparsyedge.coordinator.rounds.waiting import has_enough, waits_for, waits_until, wanted
 from sparsyedge.edge.text import duration, one_line
@@ -184,9 +184,8 @@ def _doing(now: _Round, device: str) -> str:
         return "its update is being checked" if held.verifying else f"uploading {held.bytes / 1e6:.2f} MB"
     if now.is_absent(device):
         return f"{_absence(now, device)}; {_patience(now, device)}"
-    asked_s = stage.asked.get(device)
-    if asked_s is not None and now.now_s - asked_s <= ASKED_S:
-        queue = [name for name, when_s in stage.asked.items() if now.now_s - when_s <= ASKED_S]
+    if now.now_s <= stage.asked.get(device, -math.inf):
+        queue = [name for name, until_s in stage.asked.items() if now.now_s <= until_s]
         return f"waits for a place to upload, number {queue.index(device) + 1} of {len(queue)}"
     activity = now.heard.activity(device)
     if activity is None or activity.round != stage.round:

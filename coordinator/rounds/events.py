@@ -267,6 +267,8 @@ class AskToWait:
     device: str
     offer: Offer
     reason: str
+    again_s: float | None = None
+    """How long it need not ask again, since it is called in its turn; None if it is to blame, and is not called."""
 
 
 @dataclass(frozen=True)

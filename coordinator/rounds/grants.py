@@ -18,9 +18,12 @@ __all__ = [
     "SLOWEST_BYTES_PER_S",
     "UPLOAD_IDLE_S",
     "Asked",
+    "again_s",
     "ask",
+    "asked_until",
     "heard",
     "is_granted",
+    "left",
     "release",
     "uploads_until",
     "verify",
@@ -28,8 +31,13 @@ __all__ = [
 
 UPLOAD_IDLE_S = 30.0
 SLOWEST_BYTES_PER_S = 64 * 1024
-ASKED_S = 15.0
-"""A waiting device asks again within five seconds. After this much silence it no longer counts as waiting."""
+ASKS_PER_S = 100.0
+"""How often all devices that wait may ask again, together: repeats are insurance against lost messages."""
+LEAST_AGAIN_S, MOST_AGAIN_S = 10.0, 600.0
+ASKED_S = 20.0
+"""A device of a small round asks again within 15 s. After this much silence it no longer counts as waiting."""
+LATEST = 1.5
+"""Devices ask again after half to one and a half times what they were told."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,17 @@ class Asked:
     """Why the device must wait, if it is to blame."""
     lost: tuple[str, ...] = ()
     """Devices that lost their places to this offer."""
+
+
+def again_s(stage: Open) -> float:
+    """How long a device that waits for a place need not ask again."""
+    missing = len(stage.deadlines) - len(stage.accepted)
+    return min(MOST_AGAIN_S, max(LEAST_AGAIN_S, missing / ASKS_PER_S))
+
+
+def asked_until(stage: Open, now_s: float) -> float:
+    """Until when a device that asks now counts as waiting if it stays silent."""
+    return now_s + ASKED_S + LATEST * (again_s(stage) - LEAST_AGAIN_S)
 
 
 def ask(plan: Plan, stage: Open, event: OfferReceived, now_s: float) -> Asked:
@@ -58,11 +77,11 @@ def ask(plan: Plan, stage: Open, event: OfferReceived, now_s: float) -> Asked:
             f"{stage.wasted[device]} of this device's uploads in round {stage.round} stopped half-way and kept others "
             f"waiting; those go first"
         )
-        return Asked(replace(stage, asked=stage.asked.set(device, now_s)), False, reason, lost)
+        return Asked(_with_asked(stage, device, now_s), False, reason, lost)
     if not _has_room(plan, stage, held, size):
         # A holder goes to the end of the line.
         granted = stage.granted if held is None else stage.granted.without(device).set(device, held)
-        return Asked(replace(stage, asked=stage.asked.set(device, now_s), granted=granted), False, lost=lost)
+        return Asked(replace(_with_asked(stage, device, now_s), granted=granted), False, lost=lost)
     place = Granted(event.offer.update.sha256, now_s, size, since_s=now_s)
     if held is not None:
         # A new offer does not reset the clocks of the place.
@@ -116,8 +135,19 @@ def uploads_until(stage: Open, device: str) -> float:
     held = stage.granted.get(device)
     if held is not None:
         return _used_until(held)
-    asked_s = stage.asked.get(device)
-    return stage.opened_s if asked_s is None else asked_s + ASKED_S
+    return stage.asked.get(device, stage.opened_s)
+
+
+def _with_asked(stage: Open, device: str, now_s: float) -> Open:
+    return replace(stage, asked=stage.asked.set(device, asked_until(stage, now_s)))
+
+
+def left(stage: Open, device: str, now_s: float) -> Open:
+    """Note that a device went offline: if it waits for a place, it does not for long."""
+    until_s = stage.asked.get(device)
+    if until_s is None or until_s <= now_s + ASKED_S:
+        return stage
+    return replace(stage, asked=stage.asked.set(device, now_s + ASKED_S))
 
 
 def _drop_wasted(stage: Open, device: str, now_s: float) -> tuple[Open, tuple[str, ...]]:
@@ -153,6 +183,5 @@ def _must_wait(stage: Open, device: str, now_s: float) -> bool:
     """Whether a device that wasted fewer places is waiting."""
     own = stage.wasted.get(device, 0)
     return own > 0 and any(
-        name != device and now_s - asked_s <= ASKED_S and stage.wasted.get(name, 0) < own
-        for name, asked_s in stage.asked.items()
+        name != device and now_s <= until_s and stage.wasted.get(name, 0) < own for name, until_s in stage.asked.items()
     )

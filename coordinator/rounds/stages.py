@@ -116,7 +116,7 @@ class Open:
     failed: Table[int] = field(default_factory=Table)
     """Updates refused per member; the round does not wait for another one."""
     asked: Table[float] = field(default_factory=Table)
-    """When each device waiting for an upload place last asked."""
+    """Until when each device that asked for an upload place counts as waiting for it."""
     wasted: Table[int] = field(default_factory=Table)
     """How many upload places each device wasted."""
     granted: Table[Granted] = field(default_factory=Table)

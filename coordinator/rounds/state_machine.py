@@ -62,7 +62,7 @@ from sparsyedge.coordinator.rounds.events import (
     UploadComplete,
     VerifyUpdate,
 )
-from sparsyedge.coordinator.rounds.grants import ask, heard, is_granted, release, verify
+from sparsyedge.coordinator.rounds.grants import again_s, ask, heard, is_granted, left, release, verify
 from sparsyedge.coordinator.rounds.membership import (
     SILENT,
     WASTED,
@@ -84,6 +84,7 @@ from sparsyedge.coordinator.rounds.waiting import has_enough, is_full, longest_w
 __all__ = ["advance", "begin", "restore"]
 
 MAX_EXTENSIONS = 3
+IN_TURN = "others are uploading; this device is called when its turn comes"
 
 Outcome = tuple[RunState, tuple[Command, ...]]
 
@@ -277,8 +278,10 @@ def _take_offline(state: RunState, event: DeviceOffline, now_s: float) -> RunSta
     """Remove a device that left. Its upload keeps its place: a connection is often back within seconds."""
     if state.online.get(event.device) != event.boot_id:
         return state
+    stage = state.stage
     return replace(
         state,
+        stage=left(stage, event.device, now_s) if isinstance(stage, Open) else stage,
         online=state.online.without(event.device),
         unfit=state.unfit.without(event.device),
         left_s=state.left_s.set(event.device, now_s),
@@ -303,6 +306,8 @@ def _answer_offer(state: RunState, event: OfferReceived, now_s: float) -> Outcom
         commands.append(GrantUpload(device, offer))
     elif asked.reason:
         commands.append(AskToWait(device, offer, asked.reason))
+    elif device not in asked.stage.granted:
+        commands.append(AskToWait(device, offer, IN_TURN, again_s(asked.stage)))
     return state, tuple(commands)
 
 

@@ -45,7 +45,7 @@ from sparsyedge.edge.security.enrolment_messages import RenewalRequest
 from sparsyedge.edge.security.trust import Trust
 from sparsyedge.edge.text import one_line
 
-__all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status"]
+__all__ = ["Abandoned", "Courier", "Member", "last_word", "offline_status", "wait_s"]
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ STALL_S = 5.0
 DOWNLOAD_TIMEOUT_S = 600.0
 OFFER_AGAIN_S = 3.0
 WAIT_S = 10.0
-"""How long a device waits before it offers again if the coordinator told it to wait."""
+"""How long a device waits before it offers again if the coordinator told it to wait, and not for how long."""
 SOON_S = 1.0
 """After a coordinator comes back, devices spread their offers over this time."""
 LAST_WORD_S = 2.0
@@ -83,6 +83,12 @@ class Member:
 def offline_status(boot_id: str) -> bytes:
     """The status of a device that has left: its last will, and its own word when it goes."""
     return encode(DeviceStatus(state="offline", boot_id=boot_id))
+
+
+def wait_s(reply: Wait) -> float:
+    """How long to wait until this device asks again; random, so that a fleet does not ask in step."""
+    again_s = WAIT_S if reply.again_s is UNSET else reply.again_s
+    return again_s * random.uniform(0.5, 1.5)
 
 
 def last_word(member: Member, reason: str) -> bytes:
@@ -390,8 +396,9 @@ class Courier:
                 if reply.missing:
                     offer_s = 0.0
             elif isinstance(reply, Wait):
-                log.warning("round %d: the coordinator makes this device wait: %s", offer.round, reply.reason)
-                offer_s = time.monotonic() + WAIT_S * random.uniform(0.5, 1.5)
+                offer_s = time.monotonic() + wait_s(reply)
+                if reply.again_s is UNSET:
+                    log.warning("round %d: the coordinator makes this device wait: %s", offer.round, reply.reason)
             elif reply is not None:
                 return reply
 

@@ -19,7 +19,11 @@ from sparsyedge.edge.model.reparametrise import network_weights
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.onnx_runtime import open_graph
 
-__all__ = ["EvalSession"]
+__all__ = ["EvalSession", "Lent"]
+
+
+class Lent(dict[str, FloatArray]):
+    """A state that an evaluation may overwrite: its owner reads it again afterwards."""
 
 
 class EvalSession:
@@ -39,12 +43,20 @@ class EvalSession:
         self._weights: State = {}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Evaluate this state from now on; holds a copy of its prunable weights until `unload`."""
+        """Evaluate this state from now on; holds a copy of its prunable weights until `unload`.
+
+        A state that is `Lent` is overwritten instead.
+        """
         method, prunable = self._manifest.method, self._manifest.prunable
-        self._weights = {
-            name: np.ascontiguousarray(network_weights(method, name, state[name], prunable=prunable), np.float32)
-            for name in self._manifest.shapes
-        }
+        weights = {}
+        for name in self._manifest.shapes:
+            own = state[name]
+            found = np.ascontiguousarray(network_weights(method, name, own, prunable=prunable), np.float32)
+            if isinstance(state, Lent) and found is not own:
+                own[...] = found
+                found = own
+            weights[name] = found
+        self._weights = weights
 
     def unload(self) -> None:
         """Let go of the state."""

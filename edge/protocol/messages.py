@@ -62,6 +62,7 @@ MIN_CHUNK_BYTES = 1024
 MAX_CHUNK_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 1 << 30
 MAX_COHORT = 100_000
+MAX_WAIT_S = 3600.0
 MAX_DELTAS = 8
 MAX_LEVELS = 16
 MAX_BLOBS = 64
@@ -436,6 +437,8 @@ class Wait(Message, frozen=True, tag="wait"):
     round: RoundNumber
     update: Sha256
     reason: Text
+    again_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] | UnsetType = UNSET
+    """The device is in the queue and is called: it need not ask again for about as long. Unset: it is to blame."""
 
 
 Reply = Grant | Accepted | Refused | Wait

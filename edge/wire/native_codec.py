@@ -47,6 +47,7 @@ __all__ = [
     "nonzero_mask",
     "products",
     "put_plane",
+    "read_ranges",
     "remaining",
     "rice_decode",
     "rice_encode",
@@ -64,12 +65,14 @@ Bytes = NDArray[np.uint8]
 MaskBits = NDArray[np.uint32]
 """One bit per entry of a tensor, set if the entry is kept."""
 
-VERSION = 5
+VERSION = 6
 """The version of the library's functions; se_codec_version() must return the same."""
 
 TRUNCATED = -1
 NO_ROOM = -5
 NOT_NESTED = -6
+UNREADABLE = -8
+WORD_BYTES = 4
 _FAULTS = {
     TRUNCATED: "the mask's codes end too early",
     -2: "a mask names an entry outside its tensor",
@@ -316,22 +319,44 @@ def square_at(values: FloatArray, positions: Positions) -> float:
 def scatter_changes(
     positions: Positions,
     values: FloatArray,
+    ends: NDArray[np.int64],
     *,
     base: FloatArray,
     first: int,
     columns: NDArray[np.int32],
-    row: NDArray[np.float64],
-) -> float:
-    """Put the changes to a stretch of the base into the columns of a row; returns the sum of their squares.
+    matrix: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Put the changes to a stretch of the base into the columns of a matrix; returns the sum of squares of each row.
 
-    Entries that are zero, or whose column is negative, are left out of the row.
+    Row `r` has the entries from `ends[r]` to `ends[r + 1]`. Entries that are zero, or whose column is negative, are
+    left out of it.
     """
-    assert positions.size == values.size
+    assert positions.size == values.size == ends[-1]
     assert base.size == columns.size
-    square = ctypes.c_double()
-    arguments = (positions, values, values.size, base, first, base.size, columns, row, ctypes.byref(square))
-    _call("se_scatter_changes", *arguments)
-    return square.value
+    rows, width = matrix.shape
+    assert ends.size == rows + 1
+    squares = np.zeros(rows)
+    stretch = (base, first, base.size, columns)
+    _call("se_scatter_changes", positions, values, ends, rows, *stretch, width, matrix, squares)
+    return squares
+
+
+def read_ranges(
+    files: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    places: NDArray[np.int64],
+    out: NDArray[Any],
+) -> None:
+    """Read ranges of words of open files to places in `out`, which has 4 bytes an entry; offsets are bytes.
+
+    Raises OSError if a file is shorter.
+    """
+    assert files.size == offsets.size == sizes.size == places.size
+    assert not files.size or int((places + sizes).max()) <= out.size
+    assert out.itemsize == WORD_BYTES
+    if _call("se_read_ranges", files, offsets, sizes, places, files.size, out, allowed=UNREADABLE):
+        raise OSError("the file of a round's updates cannot be read, or is shorter than what was written to it")
 
 
 def products(a: FloatArray, b: FloatArray, starts: NDArray[np.int64]) -> tuple[NDArray[np.float64], bool]:
@@ -387,9 +412,11 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "se_missing_square": (_ARRAY, _ARRAY, _SIZE, _ARRAY, _SIZE, ctypes.POINTER(ctypes.c_double)),
     "se_square_at": (_ARRAY, _SIZE, _ARRAY, _SIZE, ctypes.POINTER(ctypes.c_double)),
     "se_scatter_changes": (
-        *(_ARRAY, _ARRAY, _SIZE, _ARRAY, _WORD, _SIZE, _ARRAY, _ARRAY),
-        ctypes.POINTER(ctypes.c_double),
+        *(_ARRAY, _ARRAY, _ARRAY, _SIZE),
+        *(_ARRAY, _WORD, _SIZE, _ARRAY),
+        *(_SIZE, _ARRAY, _ARRAY),
     ),
+    "se_read_ranges": (_ARRAY, _ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_products": (_ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_change_squares": (_ARRAY, _ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY),
     "se_expand": (_ARRAY, _SIZE, _SIZE, _ARRAY, _WORD, _FLOAT, _ARRAY),

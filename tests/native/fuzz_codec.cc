@@ -406,10 +406,13 @@ void TrySums(Random& random) {
   const Exact<int32_t> columns(n);
   int32_t used = 0;
   for (size_t i = 0; i < n; ++i) columns[i] = random.OneIn(2) ? used++ : -1;
-  const Exact<double> row(static_cast<size_t>(used));
-  double square = 0;
-  const int64_t scattered = Call(se_scatter_changes, positions.data(), values, positions.size(), base, first, n,
-                                 columns.data(), row.data(), &square);
+  const auto width = static_cast<size_t>(used);
+  const Exact<double> rows(2 * width);
+  double changed[] = {0, 0};
+  const auto count = static_cast<int64_t>(list.size());
+  const int64_t ends[] = {0, static_cast<int64_t>(random.Below(list.size() + 1)), count};
+  const int64_t scattered = Call(se_scatter_changes, positions.data(), values, ends, size_t{2}, base, first, n,
+                                 columns.data(), width, rows.data(), changed);
   Require(scattered == added, "changes were scattered outside, or refused inside");
 
   const Exact<uint32_t> kept(NonzerosOf(RandomTensor(random)).positions);

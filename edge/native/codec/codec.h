@@ -24,6 +24,7 @@ enum Status : int64_t {
   kNoRoom = -5,        // the caller's buffer is too small for the result
   kNotNested = -6,     // an entry is kept that the base does not have
   kNotFinite = -7,     // a difference or a scale is NaN or infinite
+  kUnreadable = -8,    // a file cannot be read, or is too short
 };
 
 // Raise it when a function's arguments or results change; edge/wire/native_codec.py refuses any other version.
@@ -151,11 +152,18 @@ SE_CODEC_API int64_t se_missing_square(const uint32_t* positions, const float* v
 // Sums the squares of the values at the given positions. Returns 0, or kBeyondEnd for a position that is not below n.
 SE_CODEC_API int64_t se_square_at(const float* values, size_t n, const uint32_t* positions, size_t count, double* sum);
 
-// Writes double(values[i]) - base[positions[i]] to row[columns[positions[i] - first]] for every value that is not zero
-// and whose column is not negative, and adds the squares of all changes to `*square`. `n` is the length of `columns`,
-// and of the stretch of `base` that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
-SE_CODEC_API int64_t se_scatter_changes(const uint32_t* positions, const float* values, size_t count, const float* base,
-                                        uint32_t first, size_t n, const int32_t* columns, double* row, double* square);
+// For each of `rows` lists of entries, from ends[r] to ends[r + 1], writes double(values[i]) - base[positions[i] -
+// first] to column columns[positions[i] - first] of row r for every value that is not zero and whose column is not
+// negative, and adds the squares of all changes to squares[r]. `matrix` is (rows, width), `n` the length of `columns`
+// and of `base`, a stretch that starts at `first`. Returns 0, or kBeyondEnd for a position outside the stretch.
+SE_CODEC_API int64_t se_scatter_changes(const uint32_t* positions, const float* values, const int64_t* ends,
+                                        size_t rows, const float* base, uint32_t first, size_t n,
+                                        const int32_t* columns, size_t width, double* matrix, double* squares);
+
+// Reads `count` ranges of open files: sizes[i] words of 4 bytes from offsets[i] bytes on, to out + places[i] words.
+// Returns 0, or kUnreadable if a file is too short or cannot be read.
+SE_CODEC_API int64_t se_read_ranges(const int32_t* files, const int64_t* offsets, const int64_t* sizes,
+                                    const int64_t* places, size_t count, uint32_t* out);
 
 // For each of `segments` stretches of two arrays, from starts[s] to starts[s + 1], the sums of (a - b)^2, a^2, b^2 and
 // a b in double precision, and how many entries of a, of b and of both are not zero: seven numbers a stretch. Returns

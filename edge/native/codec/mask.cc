@@ -263,7 +263,7 @@ inline uint32_t BucketOf(uint32_t value) { return (value & 0x7FFFFFFFu) >> kBuck
 
 }  // namespace
 
-int64_t se_codec_version() { return 5; }
+int64_t se_codec_version() { return 6; }
 
 int64_t se_count_nonzero(const uint32_t* bits, size_t n, uint32_t significant) {
   if (n > UINT32_MAX) return kBadParameter;

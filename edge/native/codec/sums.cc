@@ -108,18 +108,22 @@ int64_t se_square_at(const float* values, size_t n, const uint32_t* positions, s
   return 0;
 }
 
-int64_t se_scatter_changes(const uint32_t* positions, const float* values, size_t count, const float* base,
-                           uint32_t first, size_t n, const int32_t* columns, double* row, double* square) {
-  double total = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const uint64_t place = uint64_t{positions[i]} - first;
-    if (positions[i] < first || place >= n) return kBeyondEnd;
-    if (values[i] == 0) continue;
-    const double change = static_cast<double>(values[i]) - static_cast<double>(base[place]);
-    total += change * change;
-    if (columns[place] >= 0) row[columns[place]] = change;
+int64_t se_scatter_changes(const uint32_t* positions, const float* values, const int64_t* ends, size_t rows,
+                           const float* base, uint32_t first, size_t n, const int32_t* columns, size_t width,
+                           double* matrix, double* squares) {
+  for (size_t row = 0; row < rows; ++row) {
+    double total = 0;
+    double* const own = matrix + row * width;
+    for (int64_t i = ends[row]; i < ends[row + 1]; ++i) {
+      const uint64_t place = uint64_t{positions[i]} - first;
+      if (positions[i] < first || place >= n) return kBeyondEnd;
+      if (values[i] == 0) continue;
+      const double change = static_cast<double>(values[i]) - static_cast<double>(base[place]);
+      total += change * change;
+      if (columns[place] >= 0) own[columns[place]] = change;
+    }
+    squares[row] += total;
   }
-  *square += total;
   return 0;
 }
 

@@ -63,13 +63,14 @@ def test_several_sizes_give_time_and_memory_per_device(capsys: pytest.CaptureFix
     assert document["fit"]["slowest_over_fastest"] >= 1
     for point in document["points"]:
         figures = point["figures"]
-        parts_ms = figures["marginal_ms_per_update"] + figures["fixed_ms"] / figures["devices"]
-        assert parts_ms == pytest.approx(figures["ms_per_update"], abs=0.2)
+        parts_ms = figures["first_ms"] + figures["later_ms_per_update"] * (figures["devices"] - 1)
+        assert parts_ms == pytest.approx(1000 * figures["seconds"], abs=2)
 
 
-def test_the_time_of_a_round_is_split_into_a_part_per_update_and_the_rest() -> None:
-    assert split_of([0.10 + 0.004 * number for number in range(1, 101)]) == pytest.approx((4.0, 100.0))
+def test_the_time_of_a_round_is_split_at_its_first_update() -> None:
+    assert split_of([0.1 + 0.004 * number for number in reversed(range(101))]) == pytest.approx((100.0, 4.0))
     assert split_of([0.25]) == (250.0, 0.0)
+    assert split_of([]) == (0.0, 0.0)
 
 
 @pytest.mark.mosquitto

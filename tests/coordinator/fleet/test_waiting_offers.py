@@ -12,12 +12,13 @@ from fixtures.queued_run import DEVICES, TOPICS, Run
 from fixtures.reports import plain_report
 
 from sparsyedge.coordinator.fleet import plan
-from sparsyedge.coordinator.fleet.waiting_offers import FRESH_S, WaitingOffers
+from sparsyedge.coordinator.fleet.waiting_offers import WaitingOffers
 from sparsyedge.coordinator.rounds.events import OfferReceived
+from sparsyedge.coordinator.rounds.grants import ASKED_S, LEAST_AGAIN_S
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.protocol.channel import Received
 from sparsyedge.edge.protocol.chunks import blob_of
-from sparsyedge.edge.protocol.messages import Accepted, Grant, Offer, Refused, encode
+from sparsyedge.edge.protocol.messages import Accepted, Grant, Offer, Refused, Wait, encode
 from sparsyedge.edge.tensors import State
 
 Script = Iterator[None]
@@ -31,7 +32,7 @@ def offered(device: str, frame: bytes = b"update") -> OfferReceived:
 def waiting(*devices: str, now_s: float = 0.0) -> WaitingOffers:
     offers = WaitingOffers()
     for device in devices:
-        offers.put(offered(device), now_s)
+        offers.put(offered(device), until_s=now_s + ASKED_S)
     return offers
 
 
@@ -51,24 +52,24 @@ def test_whoever_waits_longest_is_first_and_stays_so_until_it_is_removed() -> No
 
 def test_a_device_that_asks_again_keeps_its_turn_and_counts_with_its_last_offer() -> None:
     offers = waiting("d1", "d2")
-    offers.put(offered("d1", b"another update"), 5.0)
+    offers.put(offered("d1", b"another update"), until_s=5.0 + ASKED_S)
     assert offers.first(5.0) == offered("d1", b"another update")
 
 
 def test_a_device_that_has_fallen_silent_is_passed_over_for_good() -> None:
     offers = waiting("d1", "d2")
-    offers.put(offered("d2"), 1.0)
-    assert offers.first(FRESH_S) == offered("d1")
-    assert offers.first(FRESH_S + 0.5) == offered("d2")
+    offers.put(offered("d2"), until_s=1.0 + ASKED_S)
+    assert offers.first(ASKED_S) == offered("d1")
+    assert offers.first(ASKED_S + 0.5) == offered("d2")
     assert "d1" not in offers
-    assert offers.first(FRESH_S + 1.5) is None
+    assert offers.first(ASKED_S + 1.5) is None
 
 
 def test_a_device_that_is_removed_goes_to_the_end_when_it_comes_back() -> None:
     offers = waiting("d1", "d2")
     offers.remove("d1")
     offers.remove("unknown")
-    offers.put(offered("d1"), 0.0)
+    offers.put(offered("d1"), until_s=ASKED_S)
     assert offers.first(0.0) == offered("d2")
 
 
@@ -125,6 +126,42 @@ def test_all_devices_upload_one_after_the_other_though_each_asks_only_once(run: 
     assert sum(isinstance(reply, Accepted) for _, reply in run.link.replies) == 4
 
 
+def test_a_device_is_told_once_that_it_waits_and_again_when_it_asks_again(run: Run) -> None:
+    def told() -> list[tuple[str, object]]:
+        return [(device, reply.again_s) for device, reply in run.link.replies if isinstance(reply, Wait)]
+
+    def script() -> Script:
+        yield
+        for device in ("d1", "d2", "d3"):
+            run.ask(device)
+        yield
+        assert told() == [("d2", LEAST_AGAIN_S), ("d3", LEAST_AGAIN_S)]
+        # d2 is called; d3 is passed over, which is no news.
+        run.upload("d1")
+        yield
+        assert granted(run) == ["d1", "d2"]
+        assert len(told()) == 2
+        run.ask("d3")
+        yield
+        assert told()[2:] == [("d3", LEAST_AGAIN_S)]
+
+    lead(run, script(), now_s=[0.0])
+
+
+def test_a_device_that_has_gone_offline_is_not_called(run: Run) -> None:
+    def script() -> Script:
+        yield
+        for device in ("d1", "d2", "d3"):
+            run.ask(device)
+        yield
+        run.link.say("d2", state="offline")
+        run.upload("d1")
+        yield
+        assert granted(run) == ["d1", "d3"]
+
+    lead(run, script(), now_s=[0.0])
+
+
 def test_a_place_that_a_refused_update_leaves_goes_to_the_next_device(run: Run) -> None:
     def script() -> Script:
         yield
@@ -175,7 +212,7 @@ def test_a_device_that_fell_silent_is_not_called(run: Run) -> None:
         for device in ("d1", "d2", "d3"):
             run.ask(device)
         yield
-        now_s[0] = FRESH_S + 1.0
+        now_s[0] = ASKED_S + 1.0
         run.ask("d3")
         run.upload("d1")
         yield

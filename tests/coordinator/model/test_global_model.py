@@ -25,7 +25,7 @@ from sparsyedge.coordinator.model.update_files import UpdateFiles
 from sparsyedge.coordinator.record.records import Evaluation
 from sparsyedge.coordinator.record.store import Store
 from sparsyedge.coordinator.rounds.events import OpenRound
-from sparsyedge.edge.errors import ArtifactError, RunError
+from sparsyedge.edge.errors import ArtifactError, FrameError, RunError
 from sparsyedge.edge.inference.description import read_description
 from sparsyedge.edge.model.artifacts import Artifacts, Manifest
 from sparsyedge.edge.model.prune import prune_global
@@ -239,6 +239,26 @@ def test_a_round_that_is_closed_again_after_a_crash_gives_the_same_model(run: Ru
     run.close()
     assert run.model.id == expected
     assert run.model.deltas == deltas
+
+
+def test_a_model_that_was_lent_is_whole_again_with_the_same_bits(run: Run) -> None:
+    run.play(2)
+    before = {name: tensor.copy() for name, tensor in run.model.state.items()}
+
+    def spoil(state: State) -> str:
+        for tensor in state.values():
+            tensor.fill(7.0)
+        raise FrameError("the evaluation failed")
+
+    with pytest.raises(FrameError, match="the evaluation failed"):
+        run.model.lend(run.model.state, spoil)
+    assert model_id(run.model.state) == run.model.id
+    assert all(np.array_equal(run.model.state[name], tensor) for name, tensor in before.items())
+
+
+def test_a_state_that_is_not_the_models_own_is_not_lent(run: Run) -> None:
+    other = dict(run.model.state)
+    assert run.model.lend(other, lambda state: state) is other
 
 
 @pytest.mark.parametrize("residual", [b"too short", b"SEF5" + bytes(100)])

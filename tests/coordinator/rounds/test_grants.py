@@ -8,7 +8,16 @@ import pytest
 from fixtures.clockwork import PLAN, Run, offer_of
 
 from sparsyedge.coordinator.rounds.events import AskToWait, ChunkReceived, CloseRound, Command, GrantUpload
-from sparsyedge.coordinator.rounds.grants import ASKED_S, SLOWEST_BYTES_PER_S, UPLOAD_IDLE_S
+from sparsyedge.coordinator.rounds.grants import (
+    ASKED_S,
+    ASKS_PER_S,
+    LATEST,
+    SLOWEST_BYTES_PER_S,
+    UPLOAD_IDLE_S,
+    left,
+    uploads_until,
+)
+from sparsyedge.coordinator.rounds.stages import Open
 
 LARGE = 600_000
 
@@ -44,10 +53,13 @@ def test_who_wasted_a_place_waits_for_everybody_else_and_is_told_so(run: Run) ->
     large(run, "d1")
     run.now_s = UPLOAD_IDLE_S
     assert granted(large(run, "d2"))
-    assert large(run, "d3") == []
+    (in_turn,) = large(run, "d3")
+    assert isinstance(in_turn, AskToWait)
+    assert in_turn.again_s is not None
     (answer,) = large(run, "d1")
     assert isinstance(answer, AskToWait)
     assert "stopped half-way and kept others waiting; those go first" in answer.reason
+    assert answer.again_s is None
     run.deliver("d2")
     # d3 has asked since, so d1 waits although there is room.
     (again,) = large(run, "d1")
@@ -93,3 +105,31 @@ def test_one_hostile_member_does_not_keep_a_round_from_closing(run: Run) -> None
     run.now_s = 10_000.0
     large(run, "d1")
     assert CloseRound(1, ("d2", "d3")) in run.commands
+
+
+def test_devices_in_the_queue_ask_the_more_seldom_the_more_updates_are_missing() -> None:
+    devices = [f"d{number:04d}" for number in range(2001)]
+    plan = replace(PLAN, cohort_size=len(devices), min_updates=1, min_devices=len(devices), upload_bytes=LARGE)
+    run = Run(replace(plan, max_update_bytes=LARGE, deadline_s=10_000.0))
+    run.online(*devices)
+    assert granted(large(run, devices[0]))
+    (wait,) = large(run, devices[1])
+    assert isinstance(wait, AskToWait)
+    # All of them together ask at most a hundred times a second.
+    assert wait.again_s == pytest.approx(len(devices) / ASKS_PER_S)
+    stage = run.state.stage
+    assert isinstance(stage, Open)
+    # It still counts as waiting when it asks again as late as it may.
+    assert uploads_until(stage, devices[1]) > run.now_s + LATEST * wait.again_s
+
+
+def test_a_waiting_device_that_goes_offline_does_not_count_for_long() -> None:
+    devices = [f"d{number:04d}" for number in range(2001)]
+    run = Run(replace(PLAN, cohort_size=2001, min_updates=1, min_devices=2001, deadline_s=10_000.0))
+    run.online(*devices)
+    stage = run.state.stage
+    assert isinstance(stage, Open)
+    asked = replace(stage, asked=stage.asked.set("d0001", 100.0).set("d0002", 5.0))
+    assert uploads_until(left(asked, "d0001", 0.0), "d0001") == ASKED_S
+    assert left(asked, "d0002", 0.0) is asked
+    assert left(asked, "d0003", 0.0) is asked

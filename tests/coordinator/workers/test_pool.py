@@ -21,6 +21,7 @@ from sparsyedge.coordinator.aggregation.round_entries import EntryFile, Member, 
 from sparsyedge.coordinator.workers import jobs
 from sparsyedge.coordinator.workers.pool import WorkerPool
 from sparsyedge.coordinator.workers.shared_model import SharedModel
+from sparsyedge.coordinator.workers.threads import Threads
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.prune import prune_global
 from sparsyedge.edge.tensors import State, model_id
@@ -116,6 +117,21 @@ def test_devices_compare_as_they_do_in_one_process(pool: WorkerPool, base: Round
     found, expected = (compare(each, range(DEVICES)) for each in (entries, alone))
     assert np.array_equal(found.products, expected.products)
     assert np.array_equal(found.squares, expected.squares)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_threads_of_one_process_give_the_same_bits(
+    pool: WorkerPool, base: RoundBase, initial: State, count: int
+) -> None:
+    alone = replace(entries_of(pool, base, initial), workers=None)
+    shared = replace(alone, workers=Threads(count))
+    assert model_id(mean(shared).tensors(base.layout)) == model_id(mean(alone).tensors(base.layout))
+    for peers in (range(DEVICES), [1, 4, 7]):
+        found, expected = compare(shared, peers), compare(alone, peers)
+        assert np.array_equal(found.products, expected.products)
+        assert np.array_equal(found.squares, expected.squares)
+    norms = np.ones((DEVICES, len(base.layout.weights) + len(base.layout.others)))
+    assert mean_pair_cosine(shared, norms) == mean_pair_cosine(alone, norms)
 
 
 def test_a_bad_update_is_refused_with_the_reason(pool: WorkerPool, initial: State) -> None:

@@ -142,6 +142,9 @@ def test_a_message_of_another_kind_is_refused(kind: type[Offer | Report | RoundT
         json({"run": "demo", "round": 1, "update": SHA}),
         json({"type": "grant", "run": "demo", "round": 1, "update": SHA, "missing": [[-1, 2]]}),
         json({"type": "grant", "run": "demo", "round": 1, "update": SHA, "missing": [[1]]}),
+        json({"type": "wait", "run": "demo", "round": 1, "update": SHA, "reason": "", "again_s": -1}),
+        json({"type": "wait", "run": "demo", "round": 1, "update": SHA, "reason": "", "again_s": 1e9}),
+        json({"type": "wait", "run": "demo", "round": 1, "update": SHA, "reason": "", "again_s": "soon"}),
         json({"type": "refused", "run": "demo", "round": 1, "update": SHA}),
     ],
 )

@@ -1,7 +1,9 @@
 """Compares the native codec with numpy, for any input."""
 
+import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -503,10 +505,11 @@ def test_entries_outside_the_stretch_are_refused(position: int) -> None:
         codec.scatter_changes(
             positions,
             values,
+            np.array([0, 2]),
             base=np.zeros(5, dtype=np.float32),
             first=10,
             columns=np.arange(5, dtype=np.int32),
-            row=row[guarded],
+            matrix=row[guarded].reshape(1, 5),
         )
     assert row.tolist() == [0, 1, 0, 0, 0, 0, 0]
 
@@ -516,15 +519,47 @@ def test_entries_outside_the_stretch_are_refused(position: int) -> None:
 def test_changes_are_put_into_their_columns_and_their_squares_summed(listed: Listed, share: float, seed: int) -> None:
     has_column = np.random.default_rng(seed).random(listed.size) < share
     columns = np.where(has_column, np.cumsum(has_column) - 1, -1).astype(np.int32)
-    row = np.zeros(int(has_column.sum()))
-    square = codec.scatter_changes(
-        listed.positions, listed.values, base=listed.base, first=listed.first, columns=columns, row=row
+    matrix = np.zeros((3, int(has_column.sum())))
+    # Nothing in the first row, all entries in the next, and the first half of them in the last.
+    half = listed.positions.size // 2
+    squares = codec.scatter_changes(
+        np.concatenate([listed.positions, listed.positions[:half]]),
+        np.concatenate([listed.values, listed.values[:half]]),
+        np.array([0, 0, listed.positions.size, listed.positions.size + half]),
+        base=listed.base,
+        first=listed.first,
+        columns=columns,
+        matrix=matrix,
     )
     places = (listed.positions - np.uint32(listed.first))[listed.values != 0]
     changes = np.zeros(listed.size)
     changes[places] = listed.values[listed.values != 0].astype(np.float64) - listed.base[places]
-    np.testing.assert_array_equal(row, changes[has_column])
-    assert square == pytest.approx(float((changes**2).sum()), rel=1e-12)
+    np.testing.assert_array_equal(matrix[1], changes[has_column])
+    assert squares[1] == pytest.approx(float((changes**2).sum()), rel=1e-12)
+    assert (squares[0], matrix[0].any()) == (0, False)
+    beyond = listed.positions[half:] - np.uint32(listed.first)
+    changes[beyond] = 0
+    np.testing.assert_array_equal(matrix[2], changes[has_column])
+    assert squares[2] == pytest.approx(float((changes**2).sum()), rel=1e-12)
+
+
+def test_ranges_of_files_are_read_to_their_places(tmp_path: Path) -> None:
+    handles = []
+    for number in range(2):
+        path = tmp_path / str(number)
+        path.write_bytes((np.arange(10, dtype=np.uint32) + 100 * number).tobytes())
+        handles.append(os.open(path, os.O_RDONLY))
+    out = np.zeros(6, dtype=np.uint32)
+    files = np.array([handles[1], handles[0], handles[0]], dtype=np.int32)
+    offsets, sizes, places = np.array([[8, 4, 32], [3, 0, 2], [2, 0, 0]], dtype=np.int64)
+    try:
+        codec.read_ranges(files, offsets, sizes, places, out)
+        assert out.tolist() == [8, 9, 102, 103, 104, 0]
+        with pytest.raises(OSError, match="shorter than what was written"):
+            codec.read_ranges(files, offsets + 12, sizes, places, out)
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 @patiently

@@ -32,6 +32,7 @@ from sparsyedge.edge.protocol.messages import (
     RoundTask,
     Score,
     UpgradeStatus,
+    Wait,
     decode,
     decode_reply,
     encode,
@@ -148,6 +149,7 @@ REPLIES: list[Message] = [
     Grant(run="demo", round=3, update=SHA, missing=((0, 2), (3, 4))),
     Accepted(run="demo", round=3, update=SHA),
     Refused(run="demo", round=3, update=SHA, reason="late"),
+    Wait(run="demo", round=3, update=SHA, reason="others go first", again_s=12.5),
 ]
 ENROL_REPLIES: list[Message] = [
     Enrolled(device="pi-01", certificate="-----BEGIN CERTIFICATE-----\n"),
