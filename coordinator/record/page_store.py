@@ -73,6 +73,12 @@ class DeviceTotals(NamedTuple):
         )
 
 
+# Kinds with the most trusted first, so that a sum never claims more than its weakest part; `none` adds no joules.
+_TRUST = ("none", "measured-board", "measured-rails", "battery", "calibrated", "modelled")
+_PLACES = " ".join(f"WHEN '{kind}' THEN '{place}'" for place, kind in enumerate(_TRUST))
+_LEAST_TRUSTED = f"SUBSTR(MAX((CASE kind {_PLACES} ELSE '9' END) || kind), 2)"
+
+
 @dataclass(frozen=True)
 class RoundCost:
     """Seconds and joules of all devices in one round."""
@@ -80,7 +86,7 @@ class RoundCost:
     seconds: float
     joules: float | None
     kind: str
-    """How the joules were measured; one of the kinds, if devices differ."""
+    """How the joules were measured; the least trusted of the kinds, if devices differ."""
 
 
 class PageStore(Store):
@@ -98,7 +104,7 @@ class PageStore(Store):
     def round_costs(self, first: int) -> dict[int, RoundCost]:
         """Return what the rounds from `first` on cost the devices, by round."""
         rows = self._db.execute(
-            "SELECT round, SUM(seconds) AS seconds, SUM(joules) AS joules, MAX(kind) AS kind FROM phases "
+            f"SELECT round, SUM(seconds) AS seconds, SUM(joules) AS joules, {_LEAST_TRUSTED} AS kind FROM phases "
             "WHERE round >= ? GROUP BY round",
             (first,),
         )
