@@ -117,8 +117,8 @@ def _summary(calibration: Calibration) -> str:
     lines = [
         f"{calibration.board}, {calibration.cores} cores; {calibration.meter} ({calibration.kind}, {rate}), "
         f"{calibration.steps[0].windows} windows per step",
-        f"compute and memory differ by up to {100 * calibration.spread:.0f} % from their mean; processor time cannot tell "
-        "them apart",
+        f"compute and memory differ by up to {100 * calibration.spread:.0f} % from their mean; processor time cannot "
+        "tell them apart",
         *calibration.notes,
     ]
     return "\n".join(lines)

@@ -56,8 +56,8 @@ def measure(meter: EnergyMeter, plan: Plan, seconds: float, *, sleep: Callable[[
         silent_s = meter.lost_s - lost_s
     if silent_s > LOST_SHARE * elapsed_s:
         raise MeterError(
-            f"the meter {meter.name} was silent for {silent_s:.1f} of {elapsed_s:.1f} s in the step {plan}, so there is "
-            "no calibration; the log has the reason"
+            f"the meter {meter.name} was silent for {silent_s:.1f} of {elapsed_s:.1f} s in the step {plan}, so there "
+            "is no calibration; the log has the reason"
         )
     return Step(
         load=plan.load,

@@ -12,6 +12,6 @@ def require_own(meter: str, table: str, feeds: str, settings: MeterSettings) -> 
     """Raise ConfigError unless what the meter feeds is this device."""
     if feeds != settings.device:
         raise ConfigError(
-            f"{meter} (`[{table}]`) feeds {feeds}, and this device is {settings.device or 'nameless'}: its joules would "
-            "be another board's; correct `feeds` or remove the table"
+            f"{meter} (`[{table}]`) feeds {feeds}, and this device is {settings.device or 'nameless'}: its joules "
+            "would be another board's; correct `feeds` or remove the table"
         )
