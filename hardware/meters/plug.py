@@ -24,6 +24,7 @@ PAUSE_S = 5.0
 """How long a plug that did not answer is left alone: a phase that begins or ends waits for the answer."""
 _MORE_THAN_APPARENT = 1.2
 _ROUNDING_W = 3.0
+_MOST = 1e12
 
 
 class PlugMeter(PowerSampler):
@@ -104,12 +105,13 @@ class PlugMeter(PowerSampler):
 
 
 def number_of(answer: Mapping[str, Any], name: str) -> float:
-    """A finite number of at least 0; raises ValueError for anything else, also for `true` and for text."""
+    """A number from 0 to 1e12; raises ValueError for anything else, also for `true` and for text."""
     value = answer.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"its answer has no number {name!r}: {one_line(repr(value), 60)}")
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"its {name!r} is {value:g}; a number of at least 0 is needed")
+    # JSON has integers that no float can hold; a comparison with them is safe, and nan fails it.
+    if not 0 <= value <= _MOST:
+        raise ValueError(f"its {name!r} is {one_line(repr(value), 60)}; a number from 0 to {_MOST:g} is needed")
     return float(value)
 
 
