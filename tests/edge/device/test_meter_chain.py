@@ -177,7 +177,7 @@ def test_several_names_are_an_order_and_those_without_a_sensor_are_left_out(
 
 def test_names_that_all_find_no_sensor_are_refused_and_so_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "a!", "b!")
-    with pytest.raises(ConfigError, match="none of the energy meters a, b can be used: .*'a' finds .*'b' finds"):
+    with pytest.raises(ConfigError, match=r"none of the energy meters a, b can be used: .*'a' finds .*'b' finds"):
         open_chain(("a", "b"))
     with pytest.raises(ConfigError, match="'a' finds no sensor"):
         open_chain("a")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import struct
 import threading
 import tty
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,36 +43,35 @@ def answer(model: int = UM25C, volts: float = 5.1, amperes: float = 0.8, watts: 
 
 
 class SerialMeter:
-    """The far end of a serial line: answers each question with `answer`, or not at all."""
+    """The far end of a serial line: answers each question with `answer`."""
 
     def __init__(self) -> None:
-        self.far, near = os.openpty()
-        tty.setraw(near)
-        self.port = Path(os.ttyname(near))
-        self._near = near
+        self.far, self._near = os.openpty()
+        tty.setraw(self._near)
+        self.port = Path(os.ttyname(self._near))
         self.answer = answer()
         self.questions = 0
+        self._end, self._hang = os.pipe()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
         while True:
-            try:
-                asked = os.read(self.far, 16)
-            except OSError:
+            ready, _, _ = select.select([self.far, self._end], [], [])
+            if self._end in ready:
                 return
+            asked = os.read(self.far, 16)
             self.questions += asked.count(ASK)
             if ASK in asked:
                 os.write(self.far, self.answer)
 
     def hang_up(self) -> None:
         """The meter is unplugged, and its port is gone."""
-        if self._near >= 0:
-            os.close(self._near)
-            self._near = -1
-        if self.far >= 0:
-            os.close(self.far)
-            self.far = -1
+        if self._thread.is_alive():
+            os.write(self._hang, b".")
+            self._thread.join()
+            for descriptor in (self.far, self._near, self._end, self._hang):
+                os.close(descriptor)
 
 
 @pytest.fixture
@@ -171,13 +171,7 @@ def test_a_meter_that_is_unplugged_loses_time_is_named_once_and_counts_when_it_i
 def replugged(port: Path) -> Iterator[None]:
     serial = SerialMeter()
     port.symlink_to(serial.port)
-    with closing(_HangingUp(serial)):
+    try:
         yield
-
-
-class _HangingUp:
-    def __init__(self, serial: SerialMeter) -> None:
-        self._serial = serial
-
-    def close(self) -> None:
-        self._serial.hang_up()
+    finally:
+        serial.hang_up()
