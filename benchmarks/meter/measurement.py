@@ -85,7 +85,7 @@ def _readings(meter: EnergyMeter, window_s: float, sleep: Callable[[float], None
 
 
 def _reading(meter: EnergyMeter, window_s: float) -> tuple[float, float]:
-    """The meter's joules, and when it had them: on a busy machine a reading may be interrupted, so the quickest counts."""
+    """The meter's joules, and when it had them; a busy machine may interrupt a reading, so the quickest counts."""
     tries: list[tuple[float, float, float]] = []
     while len(tries) < TRIES and not (tries and min(tries)[0] < QUICK_SHARE * window_s):
         before_s, joules, after_s = time.monotonic(), meter.read_joules(), time.monotonic()

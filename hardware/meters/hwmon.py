@@ -95,6 +95,7 @@ class HwmonMeter(PowerSampler):
     name: str = "hwmon"
     kind: Kind = "measured-rails"
     priority: int = 10
+    sticks: bool = True
 
     def __init__(self, channels: list[Channel], *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(lambda: sum(channel.watts() for channel in channels), period_s=SAMPLE_PERIOD_S, clock=clock)

@@ -36,7 +36,7 @@ class BoardMeter(PowerSampler):
         super().__init__(lambda: type(self).watts_of(_children()), period_s=0.01)
 
     @classmethod
-    def probe(cls, root: Path) -> BoardMeter:  # type: ignore[override]
+    def probe(cls, root: Path) -> BoardMeter:
         return cls()
 
 
