@@ -71,7 +71,7 @@ def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
     for device in devices:
         costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in phases]
         metered = any(cost.joules is not None for cost in costs)
-        unit = f"J{joules_mark(device.energy_kind)}"
+        unit = f"J{joules_mark(device.joules_kind)}"
         table.add_row(
             device.id,
             f"s\n{unit}" if metered else "s",
