@@ -6,12 +6,15 @@ import logging
 from importlib import metadata
 
 import pytest
+from msgspec import UNSET
 
+from sparsyedge.edge.compatibility import CALIBRATED_JOULES, Span, Speaks
 from sparsyedge.edge.device.energy import EnergyMeter, NullMeter, PhaseRecorder
 from sparsyedge.edge.device.equipment import Power
 from sparsyedge.edge.device.meter_chain import RETRY_S, MeterChain, open_chain
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.phase_costs import Kind, PhaseCost
+from sparsyedge.edge.protocol.messages import Blob, RoundTask
 
 
 class Hand(NullMeter):
@@ -189,3 +192,33 @@ def test_a_device_without_sensors_or_that_wants_none_counts_nothing(monkeypatch:
         chain = open_chain(names)
         chain.begin_round()
         assert (chain.name, chain.kind, chain.read_joules()) == ("none", "none", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("features", "kind"), [((CALIBRATED_JOULES,), "calibrated"), ((), "modelled"), (None, "modelled")]
+)
+def test_a_report_is_calibrated_only_if_the_coordinator_of_its_task_has_announced_that_it_knows(
+    features: tuple[str, ...] | None, kind: str
+) -> None:
+    blob = Blob(sha256="a" * 64, bytes=1)
+    task = RoundTask(
+        run="demo",
+        round=1,
+        rounds=9,
+        state="open",
+        cohort=("pi",),
+        manifest=blob,
+        model_id="b" * 64,
+        model=blob,
+        learning_rate=0.1,
+        epochs=1,
+        batch_size=4,
+        sparsity=0.5,
+        seed=1,
+        deadline_unix_s=0.0,
+        codec="int8",
+        speaks=UNSET if features is None else Speaks(protocol=Span(1, 1), manifest=Span(5, 6), features=features),
+    )
+    power = Power(Bench(Hand("cpu-model from plug", "calibrated")).chain)
+    power.begin_round(task)
+    assert power.meter.kind == kind
