@@ -22,6 +22,9 @@ SUBCOMMANDS = {
     "device": Command(
         "sparsyedge.benchmarks.device.command:main", "what training costs this board, dense against sparse"
     ),
+    "meter": Command(
+        "sparsyedge.benchmarks.meter.command:main", "what this board draws under known loads, to calibrate cpu-model"
+    ),
     "compare": Command(
         "sparsyedge.benchmarks.device.compare_command:main", "results of `bench device` beside each other"
     ),

@@ -19,6 +19,7 @@ from sparsyedge.edge.errors import FrameError, VersionError
 from sparsyedge.edge.text import MAX_TEXT, one_line
 
 __all__ = [
+    "CALIBRATED_JOULES",
     "CLASS_SHARES",
     "DEVICE_EVALUATION",
     "FIRST",
@@ -74,6 +75,8 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
 FIRST = Speaks(protocol=Span(1, 1), manifest=Span(5, 5))
 """Stands in for a status that announces nothing: the first release."""
+CALIBRATED_JOULES = "calibrated-joules"
+"""A coordinator that has it takes reports whose joules are `calibrated`."""
 HTTP_BLOBS = "http-blobs"
 """A task that needs it has its blobs on a web server alone, not on the broker."""
 CLASS_SHARES = "class-shares"
@@ -87,6 +90,7 @@ OURS = Speaks(
     manifest=Span(5, 6),
     features=(
         "activation-warmup",
+        CALIBRATED_JOULES,
         CLASS_SHARES,
         DEVICE_EVALUATION,
         HTTP_BLOBS,

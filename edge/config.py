@@ -22,11 +22,15 @@ __all__ = [
     "Brokers",
     "DataConfig",
     "DeviceConfig",
+    "HwmonConfig",
     "Identifier",
     "LimitsConfig",
+    "MetersConfig",
     "PartitionConfig",
+    "PlugConfig",
     "Port",
     "Section",
+    "UsbMeterConfig",
     "broker_list",
     "load_config",
     "read_section",
@@ -106,6 +110,56 @@ class LimitsConfig(Section, frozen=True):
     """Whether to train only on Wi-Fi."""
 
 
+class PlugConfig(Section, frozen=True):
+    """A smart plug that measures a board's supply, for the meters `shelly` and `tasmota`."""
+
+    address: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,253}(:[0-9]{1,5})?\Z")]
+    """The plug's name or address in the local network, with `:port` if that is not 80."""
+    feeds: Identifier
+    """The device that the plug feeds; every other device refuses it."""
+    switch: Annotated[int, msgspec.Meta(ge=0, le=15)] = 0
+    """Which switch of a Shelly with several, counted from 0."""
+    most_w: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 200.0
+    """More watts than the board ever draws; a larger reading must be in another unit, and is not counted."""
+
+
+class UsbMeterConfig(Section, frozen=True):
+    """A UM24C, UM25C or UM34C in the board's USB supply, for the meter `um25c`."""
+
+    port: PathKey
+    """Its serial port, such as `/dev/rfcomm0`."""
+    feeds: Identifier
+    """The device that it feeds; every other device refuses it."""
+
+
+ChannelName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+
+
+class HwmonConfig(Section, frozen=True):
+    """Which sensors the meter `hwmon` adds up."""
+
+    channels: Annotated[tuple[ChannelName, ...], msgspec.Meta(max_length=64)] = ()
+    """Labels such as `VDD_IN`, or chip and number such as `ina3221:2`; if empty, the board's input, else all rails."""
+    whole_board: bool = False
+    """Whether `channels` are all that feeds the board; else their joules count as those of rails."""
+
+
+class MetersConfig(Section, frozen=True):
+    """What meters need to know that they cannot find out by themselves."""
+
+    plug: PlugConfig | None = None
+    """The smart plug that feeds this device."""
+    usb: UsbMeterConfig | None = None
+    """The USB power meter that feeds this device."""
+    hwmon: HwmonConfig = HwmonConfig()
+    """The sensors of `hwmon`."""
+    calibration: PathKey | None = None
+    """The file from `sparsyedge bench meter --out`; with it, the joules of `cpu-model` are `calibrated`."""
+
+
+MeterName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+
+
 class DeviceConfig(Section, frozen=True):
     """device.toml: the device's name, its broker and its data."""
 
@@ -119,8 +173,8 @@ class DeviceConfig(Section, frozen=True):
     """The folder for models, updates and unfinished jobs, with a subfolder per fleet and device."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = msgspec.field(default_factory=available_cores)
     """The number of training threads; defaults to the number of cores."""
-    meter: str = "auto"
-    """The energy meter: `auto`, `none` or a meter from docs/reference/meters.md."""
+    meter: str | Annotated[tuple[MeterName, ...], msgspec.Meta(min_length=1, max_length=16)] = "auto"
+    """The energy meter: `auto`, `none` or one of docs/reference/meters.md; or several, the preferred one first."""
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 3.0
     """How many seconds to measure idle power at startup; 0 skips it."""
     broker: Brokers = BrokerConfig()
@@ -131,6 +185,8 @@ class DeviceConfig(Section, frozen=True):
     """The folder from `sparsyedge edge enrol`: the device's key and certificate, and the authority it trusts."""
     limits: LimitsConfig = LimitsConfig()
     """When this device pauses training."""
+    meters: MetersConfig = MetersConfig()
+    """What the energy meter needs to know."""
     model: Literal["every", "last", "off"] = "last"
     """Which of the fleet's models this device keeps for predictions: each round's, a finished run's, or none."""
     personalised: bool = False

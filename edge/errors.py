@@ -15,6 +15,7 @@
     ├── StoreError             the coordinator's SQLite files (run store and ledger): damaged, or
     │   └── StoreLocked        locked by another process for too long
     ├── TrainingError          a local job that went wrong: non-finite loss, empty data
+    ├── MeterError             an energy meter that falls silent, or does not measure this board
     └── RunError               a federated run that cannot go on: too few devices, another coordinator at work
 
 A message says what, where, the value, what is allowed and the next move.
@@ -29,6 +30,7 @@ __all__ = [
     "FrameError",
     "LinkError",
     "MessageTooLarge",
+    "MeterError",
     "RunError",
     "SecurityError",
     "SparsyedgeError",
@@ -90,6 +92,10 @@ class FlashError(SparsyedgeError):
 
 class TrainingError(SparsyedgeError):
     """A local training job cannot produce an update."""
+
+
+class MeterError(SparsyedgeError):
+    """An energy meter's figures cannot be used."""
 
 
 class RunError(SparsyedgeError):

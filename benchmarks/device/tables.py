@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sparsyedge.benchmarks.device.result import DeviceResult, Model
-from sparsyedge.edge.device.energy import meter_text
+from sparsyedge.edge.device.energy import joules_mark, meter_text
 
 __all__ = ["comparison", "energy_line", "summary"]
 
@@ -25,7 +25,7 @@ def _yes(value: bool | None) -> str:
 
 
 def _rows(kind: str) -> list[Row]:
-    mark = " modelled" if kind == "modelled" else ""
+    mark = joules_mark(kind)
     return [
         ("sparsity, %", lambda model: _number(100 * model.sparsity)),
         ("graph", lambda model: model.graph),
@@ -77,8 +77,8 @@ def comparison(results: Sequence[DeviceResult]) -> str:
             _, show = _rows("")[index]
             for model in result.models.values():
                 text = show(model)
-                marked = label.startswith("J ") and result.energy_kind == "modelled" and text != "-"
-                cells.append(f"{text} modelled" if marked else text)
+                marked = label.startswith("J ") and text != "-"
+                cells.append(f"{text}{joules_mark(result.energy_kind)}" if marked else text)
         body.append((label, *cells))
     return "\n".join([*_aligned([("", *header), *body]), *_differences(results)])
 
@@ -94,7 +94,8 @@ def _ratio(label: str, dense: Model, sparse: Model) -> str:
         "update, MB": (dense.update_bytes, sparse.update_bytes),
         "peak RSS, MB": (dense.peak_rss_mb, sparse.peak_rss_mb),
     }
-    first, second = pairs.get(label.removesuffix(" modelled"), (None, None))
+    name = label.removesuffix(joules_mark("modelled")).removesuffix(joules_mark("calibrated"))
+    first, second = pairs.get(name, (None, None))
     return f"{first / second:.1f}x" if first and second else ""
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sparsyedge.coordinator.record.device_evaluations import DeviceEvaluation
+from sparsyedge.coordinator.record.energy_kinds import LEAST_TRUSTED, least_trusted
 from sparsyedge.coordinator.record.metrics import LAYER_PREFIX
 from sparsyedge.coordinator.record.records import DataRecord, RoundRecord
 from sparsyedge.coordinator.record.store import Store
@@ -69,7 +70,7 @@ class DeviceTotals(NamedTuple):
             joules=sum(measured) if measured else None,
             bytes_up=self.bytes_up + later.bytes_up,
             bytes_down=self.bytes_down + later.bytes_down,
-            energy_kind=self.energy_kind if later.energy_kind == "none" else later.energy_kind,
+            energy_kind=least_trusted(self.energy_kind, later.energy_kind),
         )
 
 
@@ -80,7 +81,7 @@ class RoundCost:
     seconds: float
     joules: float | None
     kind: str
-    """How the joules were measured; one of the kinds, if devices differ."""
+    """How the joules were measured; the least trusted of the kinds, if devices differ."""
 
 
 class PageStore(Store):
@@ -98,7 +99,7 @@ class PageStore(Store):
     def round_costs(self, first: int) -> dict[int, RoundCost]:
         """Return what the rounds from `first` on cost the devices, by round."""
         rows = self._db.execute(
-            "SELECT round, SUM(seconds) AS seconds, SUM(joules) AS joules, MAX(kind) AS kind FROM phases "
+            f"SELECT round, SUM(seconds) AS seconds, SUM(joules) AS joules, {LEAST_TRUSTED} AS kind FROM phases "
             "WHERE round >= ? GROUP BY round",
             (first,),
         )
@@ -120,9 +121,8 @@ class PageStore(Store):
             "GROUP BY device",
             bounds,
         )
-        # With MAX, SQLite takes `kind` from the same row.
         reports = self._db.execute(
-            "SELECT device, SUM(bytes_up), SUM(bytes_down), kind, MAX(round) FROM reports "
+            f"SELECT device, SUM(bytes_up), SUM(bytes_down), {LEAST_TRUSTED} FROM reports "
             "WHERE round BETWEEN ? AND ? GROUP BY device",
             bounds,
         )
@@ -132,7 +132,7 @@ class PageStore(Store):
         costs = {device: cost for device, *cost in phases}
         moved = {device: sums for device, *sums in reports}
         return {
-            device: DeviceTotals(*counts, *costs.get(device, (0.0, None)), *moved.get(device, (0, 0, "none"))[:3])
+            device: DeviceTotals(*counts, *costs.get(device, (0.0, None)), *moved.get(device, (0, 0, "none")))
             for device, *counts in updates
         }
 

@@ -135,6 +135,8 @@ class DeviceRecord:
     energy_kind: str
     energy_hz: float
     idle_w: float | None
+    joules_kind: str
+    """The least trusted kind of its rounds; the other figures on energy are those of its last report."""
     rounds: int
     steps: int
     last_loss: float

@@ -13,6 +13,7 @@ import msgspec
 
 from sparsyedge.coordinator.record.database import closed_on_error, open_database
 from sparsyedge.coordinator.record.device_evaluations import DeviceEvaluation, EvaluationRound
+from sparsyedge.coordinator.record.energy_kinds import LEAST_TRUSTED
 from sparsyedge.coordinator.record.records import (
     AdjustmentRecord,
     DataRecord,
@@ -260,7 +261,8 @@ class StoreReader:
             "  SUM(r.bytes_down) AS bytes_down, SUM(r.bytes_up) AS bytes_up, "
             "  COALESCE((SELECT d.online FROM devices d WHERE d.device = r.device), 0) AS online, "
             "  l.pid, l.loss AS last_loss, l.source AS energy_source, l.kind AS energy_kind, "
-            "  l.hz AS energy_hz, l.idle_w "
+            "  l.hz AS energy_hz, l.idle_w, "
+            f"  (SELECT {LEAST_TRUSTED} FROM reports WHERE device = r.device) AS joules_kind "
             "FROM reports r JOIN reports l ON l.device = r.device "
             "  AND l.round = (SELECT MAX(m.round) FROM reports m WHERE m.device = r.device) "
             "GROUP BY r.device ORDER BY r.device"
@@ -301,7 +303,7 @@ class StoreReader:
             "  (SELECT SUM(joules) FROM phases p WHERE p.device = n.device) AS joules, "
             "  (SELECT COALESCE(SUM(bytes_down), 0) FROM reports r WHERE r.device = n.device) AS bytes_down, "
             "  (SELECT COALESCE(SUM(bytes_up), 0) FROM reports r WHERE r.device = n.device) AS bytes_up, "
-            "  COALESCE((SELECT kind FROM reports r WHERE r.device = n.device ORDER BY round DESC LIMIT 1), 'none') "
+            f"  COALESCE((SELECT {LEAST_TRUSTED} FROM reports r WHERE r.device = n.device), 'none') "
             "    AS energy_kind "
             "FROM (SELECT device FROM devices UNION SELECT device FROM updates UNION SELECT device FROM refusals) n "
             "LEFT JOIN devices d ON d.device = n.device ORDER BY n.device"

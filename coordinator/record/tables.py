@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from sparsyedge.coordinator.record.records import DeviceRecord, RoundRecord, RunRecord, RunSummary
+from sparsyedge.edge.device.energy import joules_mark
 from sparsyedge.edge.phase_costs import Phase, PhaseCost
 
 __all__ = ["compact_table", "describe_history", "describe_run", "device_table", "meter_line", "ratio", "round_table"]
@@ -70,7 +71,7 @@ def device_table(devices: tuple[DeviceRecord, ...]) -> Table:
     for device in devices:
         costs = [device.phases.get(phase, PhaseCost(0.0, None)) for phase in phases]
         metered = any(cost.joules is not None for cost in costs)
-        unit = "J modelled" if device.energy_kind == "modelled" else "J"
+        unit = f"J{joules_mark(device.joules_kind)}"
         table.add_row(
             device.id,
             f"s\n{unit}" if metered else "s",

@@ -36,6 +36,8 @@ class DeviceTotals:
     seconds: dict[str, float] = field(default_factory=dict)
     joules: dict[str, float] = field(default_factory=dict)
     """Only of phases whose joules somebody measured or modelled."""
+    joules_by_kind: dict[str, float] = field(default_factory=dict)
+    """The same joules by how they are known: measured, calibrated, modelled."""
     updated_at: float = 0.0
     """When its last update was accepted, in Unix seconds; 0 for none."""
 
@@ -45,7 +47,12 @@ class DeviceTotals:
         self.refusals += other.refusals
         self.bytes_down += other.bytes_down
         self.bytes_up += other.bytes_up
-        for mine, theirs in ((self.seconds, other.seconds), (self.joules, other.joules)):
+        pairs = (
+            (self.seconds, other.seconds),
+            (self.joules, other.joules),
+            (self.joules_by_kind, other.joules_by_kind),
+        )
+        for mine, theirs in pairs:
             for phase, value in theirs.items():
                 mine[phase] = mine.get(phase, 0.0) + value
         self.updated_at = max(self.updated_at, other.updated_at)
@@ -158,6 +165,13 @@ class TotalsReader(Store):
             mine.seconds[row["known"]] = row["seconds"]
             if row["joules"] is not None:
                 mine.joules[row["known"]] = row["joules"]
+        kinds = self._db.execute(
+            f"SELECT device, kind, SUM(MIN(joules, {MAX_PHASE_J})) AS joules FROM phases {where} "
+            "AND joules IS NOT NULL GROUP BY device, kind",
+            bounds,
+        )
+        for row in kinds:
+            found.of(row["device"]).joules_by_kind[row["kind"]] = row["joules"]
 
 
 class KeptTotals:

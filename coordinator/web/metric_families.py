@@ -94,6 +94,12 @@ def of_fleet(snapshot: Snapshot, max_devices: int) -> Iterator[Metric]:
     )
     yield _by("sparsyedge_phase_seconds", "Seconds of all devices, by phase.", "phase", fleet.seconds)
     yield _by("sparsyedge_phase_joules", "Joules of all devices that know them, by phase.", "phase", fleet.joules)
+    yield _by(
+        "sparsyedge_joules",
+        "The same joules by how they are known: measured, calibrated or modelled.",
+        "kind",
+        fleet.joules_by_kind,
+    )
 
 
 def _refusals(snapshot: Snapshot, *, accepted: int) -> Iterator[Metric]:

@@ -30,12 +30,13 @@ from sparsyedge.edge.data.source import DataSource, FixedSource
 from sparsyedge.edge.device.agent import Agent
 from sparsyedge.edge.device.board_sign import BoardSign
 from sparsyedge.edge.device.courier import Courier, Member, last_word, offline_status
-from sparsyedge.edge.device.energy import EnergyMeter, measure_idle, open_meter
+from sparsyedge.edge.device.energy import EnergyMeter, MeterSettings, measure_idle
 from sparsyedge.edge.device.equipment import DeviceFiles, Equipment, Power, Signing
 from sparsyedge.edge.device.evaluation import EvaluationDesk
 from sparsyedge.edge.device.job_notices import JobNotices
 from sparsyedge.edge.device.limits import Limits, read_vitals
 from sparsyedge.edge.device.local_data import LocalData
+from sparsyedge.edge.device.meter_chain import open_chain
 from sparsyedge.edge.device.model_keeper import ModelKeeper
 from sparsyedge.edge.device.model_place import device_folder
 from sparsyedge.edge.device.notify import Supervisor
@@ -94,7 +95,7 @@ def main(argv: list[str]) -> int:
     try:
         holder = SessionHolder(threads=config.threads, runtime=options.runtime)
         data = _open_data(config.data)
-        meter = open_meter(config.meter)
+        meter = open_chain(config.meter, settings=MeterSettings(config.id, config.meters))
         with private_files():
             _ready_work_dir(config)
     except (SparsyedgeError, OSError) as error:

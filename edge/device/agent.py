@@ -99,6 +99,7 @@ class Agent:
         self._chores = chores
         self._stopped = threading.Event()
         self._data = equipment.data
+        self._power = equipment.power
         self._notices = notices = notices or JobNotices()
         self._watch = RoundWatch(
             courier, equipment.data, supervisor=self._supervisor, stopped=self._stopped, notices=notices
@@ -292,11 +293,13 @@ class Agent:
         with self._holder.lock:
             log.info("run %s, round %d of %d: taking part", task.run, task.round, task.rounds)
             self._delivery.resolve_doubt(task)
+            self._power.begin_round(task)
             self._maker.make(task)
 
     def _evaluate(self, task: RoundTask) -> None:
         with self._holder.lock:
             log.info("run %s, after round %d of %d: evaluating", task.run, task.round, task.rounds)
+            self._power.begin_round(task)
             self._evaluation.answer(task)
         self._delivery.settled = self._watch.key(task)
 

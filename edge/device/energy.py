@@ -12,22 +12,29 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol, Self, cast
 
+from sparsyedge.edge.config import MetersConfig
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.phase_costs import Kind, Phase, PhaseCost
 
 __all__ = [
+    "NO_SETTINGS",
     "EnergyMeter",
+    "MeterSettings",
     "NullMeter",
     "PhaseRecorder",
     "above_idle",
+    "find_meters",
+    "joules_mark",
     "joules_text",
     "measure_idle",
     "meter_names",
     "meter_text",
+    "named_meter",
     "open_meter",
     "peak_rss_mb",
 ]
@@ -42,8 +49,24 @@ LOST_SHARE = 0.1
 """If the sensor is silent for more than this share of a phase, the phase's joules are unknown."""
 
 
+@dataclass(frozen=True)
+class MeterSettings:
+    """What device.toml says to meters that cannot find their sensor by themselves."""
+
+    device: str = ""
+    """The device's name; empty for a program that is none, such as a benchmark."""
+    meters: MetersConfig = field(default_factory=MetersConfig)
+
+
+NO_SETTINGS = MeterSettings()
+
+
 class EnergyMeter(Protocol):
-    """A source of joules; `kind` says how far to trust it."""
+    """A source of joules; `kind` says how far to trust it.
+
+    A class may also have `configured(root, settings) -> Self | None`, which then stands in for `probe`, and a text
+    `needs`: what is missing where it finds no sensor.
+    """
 
     name: str
     kind: Kind
@@ -182,9 +205,14 @@ def above_idle(cost: PhaseCost, idle_w: float | None) -> float | None:
     return None if cost.joules is None or idle_w is None else max(cost.joules - idle_w * cost.seconds, 0.0)
 
 
+def joules_mark(kind: str) -> str:
+    """What stands beside joules that nobody measured: ` modelled`, ` calibrated`, or nothing."""
+    return f" {kind}" if kind in ("modelled", "calibrated") else ""
+
+
 def joules_text(joules: float, kind: str, *, digits: int = 1) -> str:
-    """Joules as text for people; always marks modelled values."""
-    return f"{joules:.{digits}f} J" + (" modelled" if kind == "modelled" else "")
+    """Joules as text for people; always marks those that nobody measured."""
+    return f"{joules:.{digits}f} J{joules_mark(kind)}"
 
 
 def meter_text(source: str, kind: str, *, hz: float, idle_w: float | None) -> str:
@@ -193,22 +221,50 @@ def meter_text(source: str, kind: str, *, hz: float, idle_w: float | None) -> st
     return f"{kind} ({', '.join(details)})"
 
 
-def open_meter(name: str = "auto", *, root: Path = Path("/sys")) -> EnergyMeter:
+def open_meter(name: str = "auto", *, root: Path = Path("/sys"), settings: MeterSettings = NO_SETTINGS) -> EnergyMeter:
     """Open and start the named meter; stop it when done.
 
     "auto" takes the best working sensor on this device, or "none" if there is no sensor; "none" counts nothing.
     """
+    meter = (
+        next(iter(find_meters(root, settings)), NullMeter()) if name == "auto" else named_meter(name, root, settings)
+    )
+    if meter.kind == "none":
+        return meter
+    meter.start()
+    log.info("energy meter: %s (%s)", meter.name, meter.kind)
+    return meter
+
+
+def find_meters(root: Path, settings: MeterSettings) -> list[EnergyMeter]:
+    """The working sensors of this device, the best first; no models, and none is started.
+
+    Probes every meter before comparing kinds: the same class may measure a whole board here and rails elsewhere.
+    """
+    meters = [_probe_quietly(meter_class, root, settings) for meter_class in _candidates(_entry_points())]
+    return sorted((each for each in meters if each is not None and each.kind in _KIND_ORDER), key=_preference)
+
+
+def named_meter(name: str, root: Path, settings: MeterSettings) -> EnergyMeter:
+    """The named meter, not started; raises ConfigError if there is none of that name or it finds no sensor."""
     if name == "none":
         return NullMeter()
     entries = _entry_points()
-    if name == "auto":
-        meter = _best_meter(entries, root)
-    elif name in entries:
-        meter = _named_meter(entries[name], root)
-    else:
+    if name not in entries:
         raise ConfigError(f"energy meter {name!r} is unknown; known are {', '.join(meter_names())}")
-    meter.start()
-    log.info("energy meter: %s (%s)", meter.name, meter.kind)
+    entry = entries[name]
+    try:
+        meter_class = cast("type[EnergyMeter]", entry.load())
+        meter = _probe(meter_class, root, settings)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"energy meter {name!r} ({entry.value}) cannot be used: {error!r}") from error
+    if meter is None:
+        missing = getattr(meter_class, "needs", "check the driver and the permissions")
+        raise ConfigError(
+            f"energy meter {name!r} finds no sensor that it can read under {root}; {missing}, or choose auto or none"
+        )
     return meter
 
 
@@ -233,13 +289,6 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
     return {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
 
 
-def _best_meter(entries: dict[str, metadata.EntryPoint], root: Path) -> EnergyMeter:
-    """Probe every meter before comparing kinds: the same class may measure a whole board here and rails elsewhere."""
-    meters = [_probe_quietly(meter_class, root) for meter_class in _candidates(entries)]
-    known = [meter for meter in meters if meter is not None and meter.kind in _KIND_ORDER]
-    return min(known, key=_preference, default=NullMeter())
-
-
 def _candidates(entries: dict[str, metadata.EntryPoint]) -> Iterator[type[EnergyMeter]]:
     for entry in entries.values():
         try:
@@ -254,22 +303,16 @@ def _preference(meter: EnergyMeter) -> tuple[int, int, str]:
     return _KIND_ORDER.index(meter.kind), -priority if isinstance(priority, int) else 0, meter.name
 
 
-def _probe_quietly(meter_class: type[EnergyMeter], root: Path) -> EnergyMeter | None:
+def _probe(meter_class: type[EnergyMeter], root: Path, settings: MeterSettings) -> EnergyMeter | None:
+    configured = getattr(meter_class, "configured", None)
+    return meter_class.probe(root) if configured is None else cast("EnergyMeter | None", configured(root, settings))
+
+
+def _probe_quietly(meter_class: type[EnergyMeter], root: Path, settings: MeterSettings) -> EnergyMeter | None:
     try:
-        return meter_class.probe(root)
+        return _probe(meter_class, root, settings)
+    except ConfigError as error:
+        log.warning("%s; it is left out", error)
     except Exception as error:  # as above: a broken sensor costs the joules, not the training
         log.warning("energy meter %s failed while looking for its sensor and is left out: %r", meter_class.name, error)
-        return None
-
-
-def _named_meter(entry: metadata.EntryPoint, root: Path) -> EnergyMeter:
-    try:
-        meter = cast("type[EnergyMeter]", entry.load()).probe(root)
-    except Exception as error:
-        raise ConfigError(f"energy meter {entry.name!r} ({entry.value}) cannot be used: {error!r}") from error
-    if meter is None:
-        raise ConfigError(
-            f"energy meter {entry.name!r} finds no sensor that it can read under {root}; check the driver and the "
-            "permissions, or choose auto or none"
-        )
-    return meter
+    return None

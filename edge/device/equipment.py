@@ -6,15 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import UNSET
+
+from sparsyedge.edge.compatibility import CALIBRATED_JOULES, FIRST
 from sparsyedge.edge.device.cache import Cache
 from sparsyedge.edge.device.energy import EnergyMeter
 from sparsyedge.edge.device.evaluation import EvaluationDesk
 from sparsyedge.edge.device.local_data import LocalData
+from sparsyedge.edge.device.meter_chain import MeterChain
 from sparsyedge.edge.device.model_keeper import ModelKeeper
 from sparsyedge.edge.device.optimizer_memory import OptimizerMemory
 from sparsyedge.edge.device.outbox import Outbox
 from sparsyedge.edge.device.task_inputs import DecodedModel
-from sparsyedge.edge.protocol.messages import Offer
+from sparsyedge.edge.protocol.messages import Offer, RoundTask
 from sparsyedge.edge.security.pinned_keys import PinnedKeys
 from sparsyedge.edge.training.session_holder import SessionHolder
 
@@ -33,12 +37,24 @@ class DeviceFiles:
         self.job_path = folder / "job.checkpoint" if keeps_jobs else None
 
 
-@dataclass(frozen=True)
 class Power:
     """The meter, and what the device draws when idle."""
 
-    meter: EnergyMeter
-    idle_w: float | None = None
+    def __init__(self, meter: EnergyMeter, idle_w: float | None = None) -> None:
+        """`idle_w` is what `meter` measured."""
+        self.meter = meter
+        self._idle_w, self._idle_by = idle_w, meter.name
+
+    @property
+    def idle_w(self) -> float | None:
+        """Idle watts; None if nobody measured them with the meter that counts now."""
+        return self._idle_w if self.meter.name == self._idle_by else None
+
+    def begin_round(self, task: RoundTask) -> None:
+        """Let the best meter that answers count this round."""
+        if isinstance(self.meter, MeterChain):
+            speaks = FIRST if task.speaks is UNSET else task.speaks
+            self.meter.begin_round(tells_calibrated=CALIBRATED_JOULES in speaks.features)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from sparsyedge.edge.phase_costs import Kind
+from sparsyedge.hardware.meters.energy_counter import MOST_W
 
 __all__ = ["RaplMeter"]
 
@@ -94,10 +95,15 @@ class RaplMeter:
     def _advance_uj(self) -> int:
         last_s, self._read_s = self._read_s, time.monotonic()
         try:
-            return sum(package.advance_uj() for package in self._packages)
+            spent_uj = sum(package.advance_uj() for package in self._packages)
+            # A counter that was set back looks like one that wrapped, and a whole range would be made up.
+            most_uj = 1e6 * MOST_W * len(self._packages) * max(self._read_s - last_s, 1.0)
+            if spent_uj > most_uj:
+                raise ValueError(f"the counters advanced by {spent_uj / 1e6:.6g} J in {self._read_s - last_s:.3g} s")
+            return spent_uj
         except (OSError, ValueError) as error:
             self.lost_s += self._read_s - last_s
             if not self._reported:
-                log.warning("RAPL counter cannot be read any more, its joules are missing from here on: %s", error)
+                log.warning("RAPL counter cannot be read, its joules are missing from here on: %s", error)
                 self._reported = True
             return 0

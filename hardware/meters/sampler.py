@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import resource
 import threading
 import time
 from collections.abc import Callable
 
 from sparsyedge.edge.phase_costs import Kind
+from sparsyedge.hardware.meters.stuck_watch import NoReading, StuckWatch
 
 __all__ = ["NoReading", "PowerSampler"]
 
 log = logging.getLogger(__name__)
-
-
-class NoReading(Exception):
-    """The sensor answers, but the reading is not the device's power; the message says why."""
 
 
 class PowerSampler:
@@ -29,6 +27,8 @@ class PowerSampler:
     name: str
     kind: Kind
     priority: int = 0
+    sticks: bool = False
+    """Whether a value that never changes, idle or busy, is a fault of this sensor."""
 
     def __init__(
         self, read_watts: Callable[[], float], *, period_s: float, clock: Callable[[], float] = time.monotonic
@@ -42,6 +42,7 @@ class PowerSampler:
         self._samples = 0
         self._last: tuple[float, float | None] | None = None  # time and watts of the last sample
         self._complaint = ""
+        self._stuck = StuckWatch(clock) if self.sticks else None
         self._halt = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -103,7 +104,12 @@ class PowerSampler:
     def _reading(self) -> float | None:
         try:
             # A reverse current counts as zero, so energy never falls.
-            return max(self._read_watts(), 0.0)
+            watts = max(self._read_watts(), 0.0)
+            if not math.isfinite(watts):
+                raise ValueError(f"{watts} W is not a finite number")
+            if self._stuck is not None:
+                self._stuck.check(watts)
+            return watts
         except (OSError, ValueError, NoReading) as error:
             complaint = type(error).__name__
             if complaint != self._complaint:

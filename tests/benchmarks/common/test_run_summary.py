@@ -41,6 +41,7 @@ def device_of(name: str, *, joules: float | None) -> DeviceRecord:
         phases=costs,
         energy_source="none" if joules is None else "cpu-model",
         energy_kind="none" if joules is None else "modelled",
+        joules_kind="none" if joules is None else "modelled",
         energy_hz=0.0,
         idle_w=None,
         rounds=3,

@@ -119,6 +119,7 @@ def test_the_page_has_the_sums_of_the_run_by_device_and_phase(run_dir: Path) -> 
     assert values['sparsyedge_device_phase_seconds_total{device="d1",phase="train"}'] == 4.0
     assert values['sparsyedge_device_phase_joules_total{device="d1",phase="train"}'] == 10.0
     assert 'sparsyedge_device_phase_joules_total{device="d1",phase="encode"}' not in values
+    assert values['sparsyedge_joules_total{kind="measured-rails"}'] == 15.0
     assert values['sparsyedge_phase_seconds_total{phase="train"}'] == 6.0
     assert values['sparsyedge_transferred_bytes_total{direction="down"}'] == 900
 

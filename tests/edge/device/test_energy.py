@@ -242,6 +242,7 @@ def test_the_idle_baseline_is_subtracted_and_never_below_nothing() -> None:
 
 def test_modelled_joules_are_called_so_and_every_figure_names_its_source() -> None:
     assert joules_text(3.14, "modelled") == "3.1 J modelled"
+    assert joules_text(3.14, "calibrated") == "3.1 J calibrated"
     assert joules_text(3.14, "measured-board") == "3.1 J"
     assert meter_text("hwmon", "measured-board", hz=118.4, idle_w=2.5) == "measured-board (hwmon, 118 Hz, idle 2.50 W)"
     assert meter_text("cpu-model", "modelled", hz=0.0, idle_w=0.0) == "modelled (cpu-model)"
@@ -255,11 +256,11 @@ def test_auto_takes_the_highest_priority_within_a_kind(monkeypatch: pytest.Monke
     assert open_meter().name == "zz"
 
 
-def test_auto_prefers_rapl_to_the_pmic_and_both_to_hwmon() -> None:
+def test_auto_prefers_rapl_to_perf_the_pmic_and_hwmon() -> None:
     meters = [cast("type[EnergyMeter]", entry.load()) for entry in metadata.entry_points(group="sparsyedge.meters")]
     rails = sorted((meter for meter in meters if meter.kind == "measured-rails"), key=lambda meter: -meter.priority)
-    assert [meter.name for meter in rails] == ["rapl", "pmic", "hwmon"]
-    assert len({meter.priority for meter in rails}) == 3
+    assert [meter.name for meter in rails] == ["rapl", "perf", "pmic", "hwmon-energy", "hwmon"]
+    assert len({meter.priority for meter in rails}) == 5
 
 
 def test_auto_without_any_meter_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

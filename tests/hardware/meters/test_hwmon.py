@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sparsyedge.hardware.meters.hwmon import HwmonMeter, find_channels
+from sparsyedge.edge.config import HwmonConfig, MetersConfig
+from sparsyedge.edge.device.energy import MeterSettings
+from sparsyedge.edge.errors import ConfigError
+from sparsyedge.hardware.meters.hwmon import HwmonMeter, choose_channels, find_channels
 
 
 class Clock:
@@ -170,3 +173,76 @@ def test_two_supply_sensors_are_rails_since_nobody_says_which_is_the_input(tmp_p
     meter = HwmonMeter.probe(tmp_path)
     assert meter is not None
     assert meter.kind == "measured-rails"
+
+
+def chosen(*channels: str, whole_board: bool = False) -> MeterSettings:
+    return MeterSettings("pi-03", MetersConfig(hwmon=HwmonConfig(channels=channels, whole_board=whole_board)))
+
+
+def add_ina3221(root: Path) -> Path:
+    """The files of the kernel's ina3221 driver, with a channel that is off."""
+    voltages = {"in1_input": 5040, "in2_input": 3300, "in3_input": 0, "in4_input": 12, "in5_input": 3, "in6_input": 0}
+    currents = {"curr1_input": 400, "curr2_input": 100, "curr4_input": 500}
+    enabled = {"in1_enable": 1, "in2_enable": 1, "in3_enable": 0, "in7_input": 15, "shunt1_resistor": 10000}
+    labels = {"in1_label": "5V", "in2_label": "3V3", "in3_label": "HAT"}
+    chip = add_chip(root, 3, "ina3221", **voltages, **currents, **enabled, **labels)
+    (chip / "curr3_input").write_text("")  # ENODATA on a real one
+    return chip
+
+
+def test_the_config_chooses_channels_by_label_or_by_number(tmp_path: Path) -> None:
+    add_ina3221(tmp_path)
+    for name, power_w in (("3V3", 0.33), ("ina3221:1", 2.016)):
+        wanted = chosen(name).meters.hwmon
+        assert sum(channel.watts() for channel in choose_channels(tmp_path, wanted)) == pytest.approx(power_w)
+
+
+def test_chosen_channels_are_rails_unless_the_config_says_that_they_feed_the_whole_board(tmp_path: Path) -> None:
+    add_ina3221(tmp_path)
+    for whole_board, kind in ((False, "measured-rails"), (True, "measured-board")):
+        meter = HwmonMeter.configured(tmp_path, chosen("5V", whole_board=whole_board))
+        assert meter is not None
+        assert meter.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        (("VDD_IN",), r"'VDD_IN': no such power sensor answers; here are ina3221:1 \(5V\), ina3221:2 \(3V3\)"),
+        (("HAT",), r"'HAT': no such power sensor"),
+        (("5V", "ina3221:1"), r"'ina3221:1' twice"),
+    ],
+)
+def test_a_channel_that_is_missing_off_or_named_twice_is_refused(
+    tmp_path: Path, names: tuple[str, ...], complaint: str
+) -> None:
+    add_ina3221(tmp_path)
+    with pytest.raises(ConfigError, match=complaint):
+        HwmonMeter.configured(tmp_path, chosen(*names))
+
+
+def test_a_name_of_two_channels_is_refused(tmp_path: Path) -> None:
+    for number in (0, 1):
+        add_chip(tmp_path, number, "ina226", power1_input=1_000_000)
+    with pytest.raises(ConfigError, match=r"'ina226:1': it is the name of several channels"):
+        HwmonMeter.configured(tmp_path, chosen("ina226:1"))
+
+
+@pytest.mark.parametrize("name", ["ina226", "ina228", "ina238"])
+def test_one_channel_chips_are_read_in_microwatts_and_measure_the_board(tmp_path: Path, name: str) -> None:
+    """in0 is the shunt's voltage and in1 the bus's in all three drivers."""
+    files = {"in0_input": 5, "in1_input": 5050, "curr1_input": 500, "power1_input": 2_525_000, "shunt_resistor": 10000}
+    add_chip(tmp_path, 0, name, **files)
+    meter = HwmonMeter.probe(tmp_path)
+    assert meter is not None
+    assert meter.kind == "measured-board"
+    assert watts(tmp_path) == pytest.approx(2.525)
+
+
+@pytest.mark.parametrize("power", [2_525, 2_525_000_000])
+def test_a_power_file_in_another_unit_than_the_kernels_is_left_out_with_both_figures(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, power: int
+) -> None:
+    add_chip(tmp_path, 0, "ina226", in1_input=5050, curr1_input=500, power1_input=power)
+    assert HwmonMeter.probe(tmp_path) is None
+    assert "voltage x current is 2.525 W; the driver's unit is wrong" in caplog.text
