@@ -227,6 +227,8 @@ class UpdateMaker:
         with recorder.phase("prune"):
             sparsity = method.sparsity_of(self._courier.device, task.round) if method.sparsities else task.sparsity
             full = session.state()
+            # Pruning and encoding need their own copies of the model, and no step comes before the next round.
+            self._holder.rest()
             state = finish_update(
                 method,
                 full,

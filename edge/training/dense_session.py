@@ -36,7 +36,14 @@ class DenseSession:
                 f"graph for its API; train the plain graph, or export again with Python 3.11 on x86-64 Linux"
             )
         self._manifest = artifacts.manifest
-        options = session_options(threads)
+        self._artifacts = artifacts
+        self._threads = threads
+        self._open()
+
+    def _open(self) -> None:
+        """Open the graphs, with the checkpoint's parameters."""
+        artifacts = self._artifacts
+        options = session_options(self._threads)
         try:
             self._checkpoint = training_api.CheckpointState.load_checkpoint(str(artifacts.path("checkpoint")))
             self._module = training_api.Module(
@@ -51,8 +58,14 @@ class DenseSession:
             for norm in self._manifest.batch_norms
         }
 
+    def rest(self) -> None:
+        """Give back all memory; `load` opens the graphs again."""
+        self._optimizer = self._module = self._checkpoint = None
+
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Replace every parameter and running statistic."""
+        if self._module is None:
+            self._open()
         parameters = self._checkpoint.parameters
         for parameter in self._manifest.parameters:
             value = np.ascontiguousarray(state[parameter.name], dtype=np.float32)
