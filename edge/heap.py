@@ -7,22 +7,16 @@ from functools import cache
 
 __all__ = ["give_back", "spare_memory"]
 
-# malloc.h
-M_MMAP_THRESHOLD = -3
 M_ARENA_MAX = -8
-
-OWN_PAGES_BYTES = 1 << 20
-"""From this size on, an allocation has pages of its own, which go back to the system with it."""
+"""malloc.h"""
 
 
 def spare_memory() -> None:
-    """Have this process keep little of what it frees; call it before it starts threads.
+    """Have all threads of this process share one heap; call it before it starts any.
 
-    By default glibc raises its threshold with every large array that is freed, up to 32 MB; the next ones then lie in
-    its heaps, where smaller allocations soon hold them. And every thread gets a heap.
+    By default glibc gives every thread its own, and each keeps what it once needed.
     """
     if (library := _glibc()) is not None:
-        library.mallopt(M_MMAP_THRESHOLD, OWN_PAGES_BYTES)
         library.mallopt(M_ARENA_MAX, 1)
 
 

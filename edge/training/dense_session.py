@@ -59,8 +59,8 @@ class DenseSession:
         }
 
     def rest(self) -> None:
-        """Give back all memory; `load` opens the graphs again."""
-        self._optimizer = self._module = self._checkpoint = None
+        """Close the graphs, which hold gradients and the memory of a step; the checkpoint keeps the model."""
+        self._optimizer = self._module = None
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Replace every parameter and running statistic."""

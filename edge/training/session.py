@@ -42,7 +42,7 @@ class Session(Protocol):
         """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
 
     def rest(self) -> None:
-        """Give back the memory that steps need; `load` makes the session ready again."""
+        """Give back the memory that steps need and keep the model; after `load` there may be steps again."""
 
     def train_step(
         self,

@@ -82,6 +82,9 @@ class SessionHolder:
             self._session = None
             self._session = (SparseSession if kind == "sparse" else DenseSession)(artifacts, threads=self._threads)
         self._session.load(model)
+        if self._rests:
+            # What plans were made from, which is several times what is left of it.
+            give_back()
         return self._session
 
     def rest(self) -> None:

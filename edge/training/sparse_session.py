@@ -93,8 +93,7 @@ class SparseSession:
         self._bound: BoundStep | None = BoundStep(self._step)
 
     def rest(self) -> None:
-        """Give back what only steps need; the next `load` opens it again. Plans stay: the mask may be the same then."""
-        self._changing = {}
+        """Close the graph, which holds the memory of a step; the model and its plans stay."""
         self._bound = self._step = None
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
