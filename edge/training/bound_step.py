@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NEW", "BoundStep"]
+__all__ = ["BoundStep"]
 
+LOSS = "loss"
 NEW = ".new"
 """Suffix of an output that is a tensor's next value."""
 
@@ -22,7 +23,9 @@ class BoundStep:
         self._session = session
         self._binding = session.io_binding()
         self._next = [output.name for output in session.get_outputs() if output.name != "loss"]
-        self._loss = np.empty([size for output in session.get_outputs() if output.name == "loss" for size in output.shape], np.float32)
+        self._loss = np.empty(
+            [size for output in session.get_outputs() if output.name == "loss" for size in output.shape], np.float32
+        )
         self._bound: dict[str, NDArray[Any]] = {}
         self._apart: dict[str, NDArray[Any]] = {}
 
@@ -44,7 +47,7 @@ class BoundStep:
             tensor = name.removesuffix(NEW)
             place = changing[tensor] if tensor in in_place else self._place_apart(tensor, changing[tensor])
             self._bind_output(name, place)
-        self._bind_output("loss", self._loss)
+        self._bind_output(LOSS, self._loss)
         self._session.run_with_iobinding(self._binding)
         for tensor, value in self._apart.items():
             np.copyto(changing[tensor], value)
