@@ -58,7 +58,7 @@ def _prune(state: State, names: Sequence[str], removed: int) -> State:
     return pruned
 
 
-def _smallest_magnitude(tensors: Sequence[Bits], rank: int) -> np.float32:
+def _smallest_magnitude(tensors: Sequence[Bits], rank: int) -> float:
     """The `rank`-th smallest magnitude of all entries, from 1; NaN comes last.
 
     Magnitudes are ordered as their bits are: the upper half of the bits is found first, then the lower.
@@ -73,14 +73,14 @@ def _smallest_magnitude(tensors: Sequence[Bits], rank: int) -> np.float32:
         place = int(np.searchsorted(sums, rank))
         rank -= int(sums[place]) - int(counts[place])
         found |= place << shift
-    return np.array([found], dtype=np.uint32).view(np.float32)[0]
+    return float(np.array([found], dtype=np.uint32).view(np.float32)[0])
 
 
 def _magnitude_bits(tensors: Sequence[Bits]) -> Iterator[Bits]:
     """The entries' bits without their signs, in pieces."""
     for bits in tensors:
         for begin in range(0, bits.size, PIECE):
-            yield bits[begin : begin + PIECE] & MAGNITUDE
+            yield bits[begin : begin + PIECE] & np.uint32(MAGNITUDE)
 
 
 def keep_count(tensor: FloatArray, count: int) -> FloatArray:
