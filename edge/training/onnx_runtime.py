@@ -54,7 +54,9 @@ def _import_training_api() -> Any:
 def _onnxruntime() -> Any:
     """The package, imported when it is first needed: a device that waits for a round needs none of its memory."""
     with _torch_hidden():
-        return importlib.import_module("onnxruntime")
+        import onnxruntime
+
+        return onnxruntime
 
 
 @cache

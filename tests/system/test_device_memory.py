@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,11 @@ PEAK_MIB = 330.0
 def write_data(path: Path) -> None:
     rng = np.random.default_rng(0)
     parts = {"train": 32, "test": 16}
-    images = {f"x_{part}": rng.integers(0, 256, (size, 32, 32, 3)).astype(np.uint8) for part, size in parts.items()}
-    labels = {f"y_{part}": np.arange(size) % 10 for part, size in parts.items()}
-    np.savez(path, **images, **labels)
+    arrays: dict[str, Any] = {
+        f"x_{part}": rng.integers(0, 256, (size, 32, 32, 3)).astype(np.uint8) for part, size in parts.items()
+    }
+    arrays |= {f"y_{part}": np.arange(size) % 10 for part, size in parts.items()}
+    np.savez(path, **arrays)
 
 
 def status_mib(pid: int, key: str) -> float:
