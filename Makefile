@@ -43,7 +43,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-flood test-rotation test-hostile test-versions test-update fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-fine-tune bench-runtime bench-page test-image
+.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-memory test-flood test-rotation test-hostile test-versions test-update fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-fine-tune bench-runtime bench-page test-image
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -135,6 +135,9 @@ test-kill: $(DEV_ENV) mosquitto  ## coordinator, its workers, broker and devices
 
 test-absence: $(DEV_ENV) mosquitto  ## how many seconds until a lost device is noticed (takes a minute)
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_absence.py
+
+test-memory: $(DEV_ENV) mosquitto  ## does a round of ResNet-18 of width 64 fit into a board of 512 MB (two minutes)
+	timeout 1200 $(BIN)/python -m pytest -q -m slow tests/system/test_device_memory.py
 
 test-hostile: $(DEV_ENV) mosquitto  ## the cost of one hostile member in ten over twenty rounds (three minutes)
 	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_hostile_run.py

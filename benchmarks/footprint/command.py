@@ -56,8 +56,9 @@ start = time.perf_counter()
 import sparsyedge.edge.commands.edge_command
 from sparsyedge.edge.model.artifacts import Artifacts
 from sparsyedge.edge.training.sparse_session import SparseSession
+out = {"import_s": time.perf_counter() - start, "idle_mb": rss()}
 from sparsyedge.edge.training.onnx_runtime import RUNTIME
-out = {"import_s": time.perf_counter() - start, "idle_mb": rss(), "runtime": RUNTIME}
+out["runtime"] = RUNTIME
 if len(sys.argv) > 1:
     import numpy as np
     from sparsyedge.edge.wire.frame import decode_frame

@@ -18,7 +18,7 @@ from sparsyedge.edge.device.courier import Courier, Member
 from sparsyedge.edge.model.artifacts import Artifacts, FileRole
 from sparsyedge.edge.protocol.channel import Channel
 from sparsyedge.edge.protocol.messages import Accepted, Offer, Refused
-from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.tensors import FloatArray, State, Tensors
 from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.session import Session
@@ -84,11 +84,14 @@ class ForgingWorkbench(SessionHolder):
     def put(self, artifacts: Artifacts, manifest_sha256: str) -> None:
         self._honest.put(artifacts, manifest_sha256)
 
-    def session(self, model: State | None, *, round_number: int) -> Session:
+    def session(self, model: Tensors | None, *, round_number: int) -> Session:
         session = self._honest.session(model, round_number=round_number)
-        start = session.state() if model is None else model
+        start = session.state() if model is None else dict(model)
         seed = int.from_bytes(hashlib.sha256(f"{self._device}/{round_number}".encode()).digest()[:8], "big")
         return ForgingSession(session, start, self._forge, seed)
+
+    def rest(self) -> None:
+        self._honest.rest()
 
 
 class ForgingSession:
@@ -112,6 +115,9 @@ class ForgingSession:
 
     def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
         self._honest.load_optimizer_state(state)
+
+    def rest(self) -> None:
+        self._honest.rest()
 
     def train_step(
         self,

@@ -14,7 +14,7 @@ import torch
 from sparsyedge.edge.data.dataset import Labels
 from sparsyedge.edge.model.artifacts import Manifest
 from sparsyedge.edge.model.checkpoint import read_initial_state
-from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.tensors import FloatArray, State, Tensors
 from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
 from sparsyedge.edge.training.session import Kind, Session
@@ -74,6 +74,9 @@ class TorchSession:
                     kept[f"{name}{suffix}"] = np.where(weights == 0, np.float32(0), state[f"{name}{suffix}"])
         load_optimizer_state(self._model, self._manifest.training, self._optimizer, kept)
 
+    def rest(self) -> None:
+        """Do nothing: simulated devices share the session."""
+
     def train_step(
         self,
         x: FloatArray,
@@ -103,7 +106,7 @@ class TorchSession:
 class TorchWorkbench(SessionHolder):
     """A holder of torch sessions; the artifacts give the model, the method and the initial weights."""
 
-    def session(self, model: State | None, *, round_number: int) -> Session:
+    def session(self, model: Tensors | None, *, round_number: int) -> Session:
         artifacts = self._artifacts
         assert artifacts is not None, "put artifacts here first"
         if not isinstance(self._session, TorchSession):

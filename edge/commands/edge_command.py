@@ -43,6 +43,7 @@ from sparsyedge.edge.device.notify import Supervisor
 from sparsyedge.edge.device.renewal import Renewal
 from sparsyedge.edge.device.succession_watch import SuccessionWatch
 from sparsyedge.edge.errors import ConfigError, LinkError, SparsyedgeError
+from sparsyedge.edge.heap import spare_memory
 from sparsyedge.edge.protocol.broker_refusal import retry_delay_s
 from sparsyedge.edge.protocol.device_settings import MAX_WORD, DeviceSettings
 from sparsyedge.edge.protocol.messages import Offer, UpgradeStatus
@@ -90,10 +91,11 @@ def main(argv: list[str]) -> int:
     config = load_config(options.config, DeviceConfig)
     logs.set_level(options.log_level)
     logs.name_lines(config.id)
+    spare_memory()
     sign = BoardSign()
     sign.show("starting", f"{config.id} starts")
     try:
-        holder = SessionHolder(threads=config.threads, runtime=options.runtime)
+        holder = SessionHolder(threads=config.threads, runtime=options.runtime, rests=True)
         data = _open_data(config.data)
         meter = open_chain(config.meter, settings=MeterSettings(config.id, config.meters))
         with private_files():

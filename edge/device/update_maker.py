@@ -226,6 +226,8 @@ class UpdateMaker:
         method = manifest.method
         with recorder.phase("prune"):
             sparsity = method.sparsity_of(self._courier.device, task.round) if method.sparsities else task.sparsity
+            # Pruning and encoding need their own copies of the model, and no step comes before the next `load`.
+            self._holder.rest()
             full = session.state()
             state = finish_update(
                 method,

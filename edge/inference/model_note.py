@@ -17,7 +17,7 @@ from sparsyedge.edge.inference.description import Description
 from sparsyedge.edge.inference.predictor import Predictor
 from sparsyedge.edge.inference.preprocessing import DataType, Layout
 from sparsyedge.edge.storage import sha256_file
-from sparsyedge.edge.training.onnx_runtime import RUNTIME
+from sparsyedge.edge.training import onnx_runtime
 
 __all__ = ["NOTE_NAME", "Input", "ModelKind", "ModelNote", "measure_ms", "note_of", "read_note"]
 
@@ -99,7 +99,7 @@ def note_of(path: Path, *, kind: ModelKind, device: str, model_id: str, threads:
         input=Input(layout=found.layout, dtype=found.dtype, shape=predictor.sample, scaling=found.scaling),
         predict_ms=round(measure_ms(predictor), 3),
         threads=threads,
-        runtime=RUNTIME,
+        runtime=onnx_runtime.RUNTIME,
         written=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 

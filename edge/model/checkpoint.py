@@ -14,6 +14,7 @@ distance forward to its target. A vector or string begins with its length.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -22,11 +23,11 @@ import numpy as np
 
 from sparsyedge.edge.errors import ArtifactError, FrameError
 from sparsyedge.edge.model.artifacts import Artifacts
-from sparsyedge.edge.tensors import FloatArray, State, model_id
+from sparsyedge.edge.tensors import FloatArray, MadeOnDemand, State, Tensors, model_id
 from sparsyedge.edge.wire.envelope import MAGIC
-from sparsyedge.edge.wire.frame import decode_frame, frame_of
+from sparsyedge.edge.wire.frame import decode_lazily, frame_of
 
-__all__ = ["encode_checkpoint", "read_initial_state"]
+__all__ = ["encode_checkpoint", "open_initial_state", "read_initial_state"]
 
 IDENTIFIER = b"ODTC"
 FLOAT = 1
@@ -41,16 +42,18 @@ def encode_checkpoint(state: Mapping[str, FloatArray], *, prunable: Collection[s
 
 def read_initial_state(artifacts: Artifacts) -> State:
     """The checkpoint's parameters and statistics; raises ArtifactError if they do not match the manifest."""
+    return dict(open_initial_state(artifacts))
+
+
+def open_initial_state(artifacts: Artifacts) -> Tensors:
+    """The same, as a state that reads each tensor from the file when it is asked for."""
     path = artifacts.path("checkpoint")
     manifest = artifacts.manifest
-    tensors = _read(path, manifest.shapes)
-    missing = [name for name, shape in manifest.shapes.items() if name not in tensors or tensors[name].shape != shape]
-    if missing:
-        raise ArtifactError(f"{path} has no tensor {missing[0]} of shape {manifest.shapes[missing[0]]}; {REMEDY}")
-    state = {name: tensors[name] for name in manifest.shapes}
-    if model_id(state) != manifest.initial_model:
+    state = _open(path, manifest.shapes)
+    found = model_id(state)
+    if found != manifest.initial_model:
         raise ArtifactError(
-            f"{path} holds model {model_id(state)[:12]}, the manifest says {manifest.initial_model[:12]}; {REMEDY}"
+            f"{path} holds model {found[:12]}, the manifest says {manifest.initial_model[:12]}; {REMEDY}"
         )
     return state
 
@@ -58,24 +61,41 @@ def read_initial_state(artifacts: Artifacts) -> State:
 REMEDY = "run `sparsyedge export` again"
 
 
-def _read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> State:
-    buffer = path.read_bytes()
+def _open(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    with path.open("rb") as file:
+        start = file.read(len(IDENTIFIER) + 4)
     try:
-        if buffer.startswith(MAGIC):
-            return decode_frame(buffer, shapes).state
-        if buffer[4:8] != IDENTIFIER:
+        if start.startswith(MAGIC):
+            return decode_lazily(path.read_bytes(), shapes)
+        if start[4:] != IDENTIFIER:
             raise ArtifactError(f"{path} is not a checkpoint; {REMEDY}")
-        module = _Table(buffer, _follow(buffer, 0)).table(1)
-        tensors = {tensor.text(0): tensor for field in (0, 1) for tensor in module.tables(field)}
-        return {name: _array(tensor) for name, tensor in tensors.items() if tensor.int32(3) == FLOAT}
+        return _open_flat_buffer(path, shapes)
     except (FrameError, struct.error, ValueError, IndexError) as error:
         raise ArtifactError(f"{path} cannot be read as a checkpoint: {error}; {REMEDY}") from error
+
+
+def _open_flat_buffer(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    # Mapped for its tables alone: pages of a mapping count as the process's memory, so values are read.
+    buffer = np.memmap(path, dtype=np.uint8, mode="r").data
+    module = _Table(buffer, _follow(buffer, 0)).table(1)
+    tensors = {tensor.text(0): tensor for field in (0, 1) for tensor in module.tables(field)}
+    places = {name: tensor.content(4) for name, tensor in tensors.items() if tensor.int32(3) == FLOAT}
+    for name, shape in shapes.items():
+        if name not in places or tensors[name].longs(2) != shape or places[name][1] != 4 * math.prod(shape):
+            raise ArtifactError(f"{path} has no tensor {name} of shape {shape}; {REMEDY}")
+
+    def read(name: str) -> FloatArray:
+        shape = shapes[name]
+        values = np.fromfile(path, dtype="<f4", count=math.prod(shape), offset=places[name][0])
+        return values.astype(np.float32, copy=False).reshape(shape)
+
+    return MadeOnDemand(tuple(shapes), read)
 
 
 class _Table:
     """A table of the buffer, with fields by their schema number."""
 
-    def __init__(self, buffer: bytes, at: int) -> None:
+    def __init__(self, buffer: memoryview, at: int) -> None:
         self._buffer = buffer
         self._at = at
         self._vtable = at - _unpack("<i", buffer, at)
@@ -91,7 +111,7 @@ class _Table:
 
     def text(self, field: int) -> str:
         begin, length = self._vector(field)
-        return self._slice(begin, length).decode("utf-8")
+        return str(self._slice(begin, length), "utf-8")
 
     def int32(self, field: int) -> int:
         return _unpack("<i", self._buffer, self._place(field))
@@ -100,9 +120,11 @@ class _Table:
         begin, length = self._vector(field)
         return struct.unpack_from(f"<{length}q", self._buffer, begin)
 
-    def floats(self, field: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    def content(self, field: int) -> tuple[int, int]:
+        """Where a vector of bytes begins, and how many there are."""
         begin, length = self._vector(field)
-        return np.frombuffer(self._slice(begin, length), dtype="<f4").astype(np.float32)
+        self._slice(begin, length)
+        return begin, length
 
     def _place(self, field: int) -> int:
         entry = 4 + 2 * field
@@ -116,21 +138,17 @@ class _Table:
         at = _follow(self._buffer, self._place(field))
         return at + 4, _unpack("<I", self._buffer, at)
 
-    def _slice(self, begin: int, length: int) -> bytes:
+    def _slice(self, begin: int, length: int) -> memoryview:
         if begin + length > len(self._buffer):
             raise ValueError(f"{length} bytes at {begin} go beyond the end")
         return self._buffer[begin : begin + length]
 
 
-def _array(tensor: _Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return tensor.floats(4).reshape(tensor.longs(2))
-
-
-def _follow(buffer: bytes, at: int) -> int:
+def _follow(buffer: memoryview, at: int) -> int:
     return at + _unpack("<I", buffer, at)
 
 
-def _unpack(form: str, buffer: bytes, at: int) -> int:
+def _unpack(form: str, buffer: memoryview, at: int) -> int:
     if at < 0:
         raise ValueError(f"place {at} is before the beginning")
     value: int = struct.unpack_from(form, buffer, at)[0]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsyedge.edge.tensors import FloatArray, State
-from sparsyedge.edge.wire.native_codec import MAGNITUDE, count_nonzero
+from sparsyedge.edge.wire.native_codec import MAGNITUDE, Bits, count_nonzero
 from sparsyedge.edge.wire.sparse_tensor import bits_of, nonzero_entries
 
 __all__ = ["keep_count", "keep_largest", "prune_global", "removed_count"]
+
+MAGNITUDE_BITS = 31
+HALF_BITS = 16
+PIECE = 1 << 18
+"""Entries that are counted at once, so that what they are turned into stays small."""
 
 
 def removed_count(size: int, sparsity: float) -> int:
@@ -38,14 +43,44 @@ def prune_global(state: State, names: Sequence[str], sparsity: float) -> State:
 
 
 def _prune(state: State, names: Sequence[str], removed: int) -> State:
-    """The named tensors without their smallest entries, zeros among them."""
-    drop = _smallest(np.concatenate([np.abs(state[name]).reshape(-1) for name in names]), removed)
-    pruned, start = {}, 0
+    """The named tensors without their smallest entries, zeros among them; one tensor at a time, to spare memory."""
+    threshold = _smallest_magnitude([bits_of(state[name]) for name in names], removed)
+    ties = removed - sum(int(np.count_nonzero(np.abs(state[name]) < threshold)) for name in names)
+    pruned = {}
     for name in names:
+        magnitudes = np.abs(state[name]).reshape(-1)
+        equal = np.flatnonzero(magnitudes == threshold)[:ties]
+        ties -= equal.size
         pruned[name] = state[name].copy()
-        pruned[name].reshape(-1)[drop[start : start + pruned[name].size]] = 0
-        start += pruned[name].size
+        flat = pruned[name].reshape(-1)
+        flat[magnitudes < threshold] = 0
+        flat[equal] = 0
     return pruned
+
+
+def _smallest_magnitude(tensors: Sequence[Bits], rank: int) -> float:
+    """The `rank`-th smallest magnitude of all entries, from 1; NaN comes last.
+
+    Magnitudes are ordered as their bits are: the upper half of the bits is found first, then the lower.
+    """
+    found = 0
+    for shift, bins in ((HALF_BITS, 1 << (MAGNITUDE_BITS - HALF_BITS)), (0, 1 << HALF_BITS)):
+        counts = np.zeros(bins, dtype=np.int64)
+        for piece in _magnitude_bits(tensors):
+            wanted = piece if shift else piece[piece >> HALF_BITS == found >> HALF_BITS]
+            counts += np.bincount((wanted >> shift & (bins - 1)).astype(np.intp), minlength=bins)
+        sums = np.cumsum(counts)
+        place = int(np.searchsorted(sums, rank))
+        rank -= int(sums[place]) - int(counts[place])
+        found |= place << shift
+    return float(np.array([found], dtype=np.uint32).view(np.float32)[0])
+
+
+def _magnitude_bits(tensors: Sequence[Bits]) -> Iterator[Bits]:
+    """The entries' bits without their signs, in pieces."""
+    for bits in tensors:
+        for begin in range(0, bits.size, PIECE):
+            yield bits[begin : begin + PIECE] & np.uint32(MAGNITUDE)
 
 
 def keep_count(tensor: FloatArray, count: int) -> FloatArray:

@@ -11,9 +11,9 @@ from sparsyedge.edge.errors import ArtifactError, TrainingError
 from sparsyedge.edge.model.artifacts import Artifacts, BatchNorm
 from sparsyedge.edge.model.reparametrise import layer_exponents
 from sparsyedge.edge.tensors import FloatArray, State
+from sparsyedge.edge.training import onnx_runtime
 from sparsyedge.edge.training.augment import Mixed
 from sparsyedge.edge.training.job_inputs import NO_INPUTS, JobInputs
-from sparsyedge.edge.training.onnx_runtime import RUNTIME, session_options, training_api
 from sparsyedge.edge.training.session import Kind
 
 __all__ = ["DenseSession"]
@@ -25,9 +25,9 @@ class DenseSession:
     kind: Kind = "dense"
 
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
-        if training_api is None:
+        if onnx_runtime.training_api is None:
             raise ArtifactError(
-                f"{RUNTIME} on this machine has no training API; "
+                f"{onnx_runtime.RUNTIME} on this machine has no training API; "
                 f"install onnxruntime-training 1.19.2 (x86-64 Linux, Python 3.11)"
             )
         if not artifacts.manifest.has_api_files:
@@ -36,7 +36,14 @@ class DenseSession:
                 f"graph for its API; train the plain graph, or export again with Python 3.11 on x86-64 Linux"
             )
         self._manifest = artifacts.manifest
-        options = session_options(threads)
+        self._artifacts = artifacts
+        self._threads = threads
+        self._open()
+
+    def _open(self) -> None:
+        """Open the graphs, with the checkpoint's parameters."""
+        artifacts, training_api = self._artifacts, onnx_runtime.training_api
+        options = onnx_runtime.session_options(self._threads)
         try:
             self._checkpoint = training_api.CheckpointState.load_checkpoint(str(artifacts.path("checkpoint")))
             self._module = training_api.Module(
@@ -44,15 +51,23 @@ class DenseSession:
             )
             self._optimizer = training_api.Optimizer(str(artifacts.path("optimizer")), self._module)
         except RuntimeError as error:
-            raise ArtifactError(f"{RUNTIME} cannot load the artifacts in {artifacts.directory}: {error}") from error
+            raise ArtifactError(
+                f"{onnx_runtime.RUNTIME} cannot load the artifacts in {artifacts.directory}: {error}"
+            ) from error
         outputs = self._module.output_names()
         self._statistics = {
             norm.mean: (outputs.index(norm.mean_output), outputs.index(norm.variance_output))
             for norm in self._manifest.batch_norms
         }
 
+    def rest(self) -> None:
+        """Close the graphs, which hold gradients and the memory of a step; the checkpoint keeps the model."""
+        self._optimizer = self._module = None
+
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Replace every parameter and running statistic."""
+        if self._module is None:
+            self._open()
         parameters = self._checkpoint.parameters
         for parameter in self._manifest.parameters:
             value = np.ascontiguousarray(state[parameter.name], dtype=np.float32)

@@ -41,6 +41,9 @@ class Session(Protocol):
     def load_optimizer_state(self, state: Mapping[str, FloatArray]) -> None:
         """Give the optimizer a memory from `optimizer_state`; what the mask leaves out is dropped."""
 
+    def rest(self) -> None:
+        """Give back the memory that steps need and keep the model; after `load` there may be steps again."""
+
     def train_step(
         self,
         x: FloatArray,

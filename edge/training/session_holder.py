@@ -6,9 +6,10 @@ import logging
 import threading
 
 from sparsyedge.edge.errors import ConfigError
+from sparsyedge.edge.heap import give_back
 from sparsyedge.edge.model.artifacts import STOCK_ROLES, TRAINING_ROLES, Artifacts, FileRole
-from sparsyedge.edge.model.checkpoint import read_initial_state
-from sparsyedge.edge.tensors import State
+from sparsyedge.edge.model.checkpoint import open_initial_state
+from sparsyedge.edge.tensors import Tensors
 from sparsyedge.edge.training.dense_session import DenseSession
 from sparsyedge.edge.training.onnx_runtime import pick_runtime
 from sparsyedge.edge.training.session import Runtime, Session, choose_kind, remaining_work
@@ -22,12 +23,16 @@ log = logging.getLogger(__name__)
 class SessionHolder:
     """Belongs to one device, or to several simulated ones that hold `lock` while they train."""
 
-    def __init__(self, *, threads: int = 1, runtime: Runtime | None = None) -> None:
-        """`runtime` defaults to what is installed and exported; raises ConfigError if a given one is not installed."""
+    def __init__(self, *, threads: int = 1, runtime: Runtime | None = None, rests: bool = False) -> None:
+        """`runtime` defaults to what is installed and exported; raises ConfigError if a given one is not installed.
+
+        One that `rests` gives back the memory of its session when `rest` is called, which the next round opens anew.
+        """
         self.lock = threading.Lock()
         self._forced = runtime
         self._runtime = pick_runtime(runtime)
         self._threads = threads
+        self._rests = rests
         self._manifest_sha256: str | None = None
         self._artifacts: Artifacts | None = None
         self._session: Session | None = None
@@ -56,7 +61,7 @@ class SessionHolder:
         self._session = None
         self._artifacts, self._manifest_sha256 = artifacts, manifest_sha256
 
-    def session(self, model: State | None, *, round_number: int) -> Session:
+    def session(self, model: Tensors | None, *, round_number: int) -> Session:
         """A session of the right kind that holds the model; None means the checkpoint's model."""
         artifacts = self._artifacts
         assert artifacts is not None, "put artifacts here first"
@@ -66,7 +71,7 @@ class SessionHolder:
             self._session = DenseSession(artifacts, threads=self._threads)
             return self._session
         if model is None:
-            model = read_initial_state(artifacts)
+            model = open_initial_state(artifacts)
         manifest = artifacts.manifest
         kind = choose_kind(manifest, model, self._runtime)
         log.info(
@@ -77,4 +82,13 @@ class SessionHolder:
             self._session = None
             self._session = (SparseSession if kind == "sparse" else DenseSession)(artifacts, threads=self._threads)
         self._session.load(model)
+        if self._rests:
+            # What plans were made from, which is several times what is left of it.
+            give_back()
         return self._session
+
+    def rest(self) -> None:
+        """Say that nobody trains until the next `session`."""
+        if self._rests and self._session is not None:
+            self._session.rest()
+            give_back()

@@ -25,9 +25,11 @@ from sparsyedge.edge.model.reparametrise import layer_exponents, positions_name
 from sparsyedge.edge.model.training import OPTIMIZER_STEPS
 from sparsyedge.edge.tensors import FloatArray, State
 from sparsyedge.edge.training.augment import Mixed
+from sparsyedge.edge.training.bound_step import BoundStep
 from sparsyedge.edge.training.job_inputs import LABEL_SHIFT, NO_INPUTS, THRESHOLD_OF_ALL, JobInputs
 from sparsyedge.edge.training.layer_paths import BREAK_EVEN, computes_sparse
 from sparsyedge.edge.training.onnx_runtime import open_graph
+from sparsyedge.edge.training.places import Places
 from sparsyedge.edge.training.session import Kind
 from sparsyedge.edge.wire.native_codec import MAGNITUDE, count_nonzero
 from sparsyedge.edge.wire.sparse_tensor import bits_of, nonzero_entries
@@ -58,10 +60,12 @@ class SparseSession:
     def __init__(self, artifacts: Artifacts, *, threads: int = 1) -> None:
         manifest = artifacts.manifest
         self._manifest = manifest
-        self._plan = open_graph(artifacts.path("sparse_plan"), threads=1)
-        self._step = open_graph(artifacts.path("sparse_step"), threads=threads)
+        self._artifacts = artifacts
+        self._threads = threads
+        # Its runs are few and large, so it keeps no memory between them.
+        self._plan = open_graph(artifacts.path("sparse_plan"), threads=1, arena=False)
+        self._open_step()
         self._outputs = [output.name for output in self._step.get_outputs()]
-        self._results = [name.removesuffix(".new") for name in self._outputs]
         self._prunable = manifest.prunable
         inputs = {each.name for each in self._step.get_inputs()}
         self._thresholds = sorted(name for name in inputs if name.endswith(THRESHOLD))
@@ -76,19 +80,34 @@ class SparseSession:
             for suffix in manifest.training.state_suffixes
             if parameter.trainable
         ]
+        # Only the ops that make theta read values, and only the last op of a layer its memory: all before the update.
+        self._in_place = {
+            f"{name}.values{suffix}" for name in manifest.prunable for suffix in ("", *manifest.training.state_suffixes)
+        }
         self._fixed: dict[str, NDArray[Any]] = {}
         self._changing: dict[str, NDArray[Any]] = {}
-        self._positions: dict[str, NDArray[np.int32]] = {}
+        self._positions: dict[str, Places] = {}
+
+    def _open_step(self) -> None:
+        self._step = open_graph(self._artifacts.path("sparse_step"), threads=self._threads)
+        self._bound: BoundStep | None = BoundStep(self._step)
+
+    def rest(self) -> None:
+        """Close the graph, which holds the memory of a step; the model and its plans stay."""
+        self._bound = self._step = None
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
         """Load a state; if the method keeps zeros at zero, its zeros become the mask. The optimizer forgets all."""
+        if self._bound is None:
+            self._open_step()
         self._fixed |= layer_exponents(self._manifest.method, state, self._prunable)
         self._changing = {
-            name: np.ascontiguousarray(value, dtype=np.float32)
+            # A copy: steps overwrite it.
+            name: np.array(value, dtype=np.float32, order="C")
             for name, value in state.items()
             if name not in self._prunable
         }
-        self._changing |= dict.fromkeys(self._thresholds, NO_THRESHOLD)
+        self._changing |= {name: NO_THRESHOLD.copy() for name in self._thresholds}
         for name in self._prunable:
             self._changing[f"{name}.values"] = self._values(name, state[name])
         self._choose_paths()
@@ -100,14 +119,12 @@ class SparseSession:
 
     def _values(self, name: str, weights: FloatArray) -> FloatArray:
         """The weights to train of a layer, in the order of its plan, which stays as it is while the mask does."""
-        flat = weights.reshape(-1)
-        positions = self._positions.get(name)
-        if positions is not None:
-            values = flat[positions]
+        places = self._positions.get(name)
+        if places is not None:
+            values = places.take(weights)
             if not self._manifest.method.zero_grad_at_zero or _are_nonzeros(values, weights):
                 return values
-        self._plan_layer(name, weights)
-        return flat[self._positions[name]]
+        return self._plan_layer(name, weights).take(weights)
 
     def _choose_paths(self) -> None:
         """Decide for each layer that can do both whether it computes with its non-zeros alone."""
@@ -123,18 +140,22 @@ class SparseSession:
             100 * BREAK_EVEN,
         )
 
-    def _plan_layer(self, name: str, weights: FloatArray) -> None:
+    def _plan_layer(self, name: str, weights: FloatArray) -> Places:
         """Decide which weights of a layer to train, and in what order to store them."""
         method = self._manifest.method
+        # Before the new ones are made: of an unpruned layer they take more than its weights.
+        self._fixed.pop(f"{name}.plan", None)
+        self._positions.pop(name, None)
         if method.zero_grad_at_zero:
-            index = nonzero_entries(weights).positions.astype(np.int32)
+            index = nonzero_entries(weights).positions.view(np.int32)
         else:
             index = np.arange(weights.size, dtype=np.int32)
-        plan, order = self._make_plan(name, index)
-        self._positions[name] = index[order]
-        self._fixed[f"{name}.plan"] = plan
+        self._fixed[f"{name}.plan"], order = self._make_plan(name, index)
+        positions = index[order]
         if method.reparametrisation == "spectral":
-            self._fixed[positions_name(name)] = self._positions[name]
+            self._fixed[positions_name(name)] = positions
+        places = self._positions[name] = Places(positions)
+        return places
 
     def _make_plan(self, name: str, index: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """A layer's plan and the order of its values; one layer at a time, because all at once take much memory."""
@@ -157,7 +178,7 @@ class SparseSession:
         if not parameter.prunable:
             return self._changing[tensor].copy()
         dense = np.zeros(math.prod(parameter.shape), dtype=np.float32)
-        dense[self._positions[parameter.name]] = self._changing[tensor]
+        self._positions[parameter.name].put(self._changing[tensor], dense)
         return dense.reshape(parameter.shape)
 
     def optimizer_state(self) -> State:
@@ -174,8 +195,8 @@ class SparseSession:
         for parameter, suffix in self._memory:
             value = state[f"{parameter.name}{suffix}"]
             if parameter.prunable:
-                value = value.reshape(-1)[self._positions[parameter.name]]
-            self._changing[f"{_trained(parameter)}{suffix}"] = np.ascontiguousarray(value, dtype=np.float32)
+                value = self._positions[parameter.name].take(value)
+            self._changing[f"{_trained(parameter)}{suffix}"] = np.array(value, dtype=np.float32, order="C")
         if self._manifest.training.counts_steps:
             self._changing[OPTIMIZER_STEPS] = np.array(state[OPTIMIZER_STEPS], dtype=np.float32)
 
@@ -189,14 +210,16 @@ class SparseSession:
         inputs: JobInputs = NO_INPUTS,
     ) -> float:
         """One step on one batch, BatchNorm's running statistics included; returns the loss before the step."""
+        assert self._bound is not None, "load a model first"
+        if inputs.keeps_inputs:
+            for name in self._thresholds:
+                # A threshold of zero keeps everything, and hands itself on to the next step.
+                self._changing[name].fill(0.0)
+        fixed = self._inputs_of_step(x, y, learning_rate, mixed, seed, inputs) | self._fixed
         try:
-            values = self._step.run(self._outputs, self.feeds(x, y, learning_rate, mixed, seed, inputs))
+            return self._bound.run(fixed, self._changing, in_place=self._in_place)
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise TrainingError(f"training step on a batch of shape {x.shape} failed: {error}") from error
-        results = dict(zip(self._results, values, strict=True))
-        loss = float(results.pop("loss").reshape(-1)[0])
-        self._changing |= results
-        return loss
 
     def feeds(
         self,
@@ -208,6 +231,14 @@ class SparseSession:
         inputs: JobInputs = NO_INPUTS,
     ) -> dict[str, NDArray[Any]]:
         """All inputs of the step's graph, by name; copies nothing."""
+        kept = dict.fromkeys(self._thresholds, _one(0.0)) if inputs.keeps_inputs else {}
+        step = self._inputs_of_step(x, y, learning_rate, mixed, seed, inputs)
+        return {**step, **self._fixed, **self._changing, **kept}
+
+    def _inputs_of_step(
+        self, x: FloatArray, y: Labels, learning_rate: float, mixed: Mixed | None, seed: int, inputs: JobInputs
+    ) -> dict[str, NDArray[Any]]:
+        """What differs from step to step, or from job to job."""
         feeds: dict[str, NDArray[Any]] = {"x": x, "labels": y, "learning_rate": _one(learning_rate)}
         if self._mixes:
             feeds[LABELS_MIXED] = y if mixed is None else mixed.labels
@@ -219,9 +250,7 @@ class SparseSession:
             feeds[LABEL_SHIFT] = none if inputs.label_shift is None else inputs.label_shift
         if self._may_keep:
             feeds[THRESHOLD_OF_ALL] = _one(0.0) if inputs.keeps_inputs else NO_THRESHOLD
-        # A threshold of zero keeps everything, and hands itself on to the next step.
-        kept = dict.fromkeys(self._thresholds, _one(0.0)) if inputs.keeps_inputs else {}
-        return {**feeds, **self._fixed, **self._changing, **kept}
+        return feeds
 
 
 def _trained(parameter: Parameter) -> str:

@@ -95,60 +95,78 @@ void AppendBlock(const std::vector<RowVisit>& visits, Lists& lists) {
   lists.blocks.push_back(block);
 }
 
-// Sorts entries by part, block, row, channel and tap. A counting sort by part, block and row, because a comparison sort
-// of millions takes seconds.
+// Sorts entries by part, block, row, channel and tap. A counting sort of their numbers by part, block and row, because
+// a comparison sort of millions takes seconds; the few of a row in a block are made and sorted when they are asked for.
 class SortedEntries {
  public:
-  SortedEntries(const PassShape& s, const std::vector<Entry>& entries)
+  SortedEntries(const PassShape& s, const Entries& entries)
       : shape_(s),
+        entries_(entries),
         rows_per_part_((s.rows + s.row_parts - 1) / s.row_parts),
-        begin_(static_cast<size_t>(s.row_parts) * s.blocks * rows_per_part_ + 1),
-        sorted_(entries.size()) {
-    for (const Entry& entry : entries) ++begin_[PlaceOf(entry.row, entry.channel / s.block) + 1];
+        begin_(static_cast<size_t>(s.row_parts) * s.blocks * rows_per_part_ + 1) {
+    ForEach([this](const Entry& entry) { ++begin_[PlaceOf(entry.row, entry.channel / shape_.block) + 1]; });
     for (size_t i = 1; i < begin_.size(); ++i) begin_[i] += begin_[i - 1];
-    std::vector<size_t> next(begin_.begin(), begin_.end() - 1);
-    for (const Entry& entry : entries) sorted_[next[PlaceOf(entry.row, entry.channel / s.block)]++] = entry;
-    for (size_t i = 1; i < begin_.size(); ++i) SortTaps(sorted_.data() + begin_[i - 1], sorted_.data() + begin_[i]);
+    values_.resize(begin_.back());
+    std::vector<int32_t> next(begin_.begin(), begin_.end() - 1);
+    ForEach(
+        [&](const Entry& entry) { values_[next[PlaceOf(entry.row, entry.channel / shape_.block)]++] = entry.value; });
   }
 
   int rows_per_part() const { return rows_per_part_; }
-  const Entry* Begin(int row, int block) const { return sorted_.data() + begin_[PlaceOf(row, block)]; }
-  const Entry* End(int row, int block) const { return sorted_.data() + begin_[PlaceOf(row, block) + 1]; }
+
+  // The entries of a row in a block, in the caller's vector.
+  void Collect(int row, int block, std::vector<Entry>& found) const {
+    const size_t place = PlaceOf(row, block);
+    found.resize(static_cast<size_t>(begin_[place + 1] - begin_[place]));
+    for (size_t i = 0; i < found.size(); ++i) entries_.at(values_[begin_[place] + i], found[i]);
+    SortTaps(found);
+  }
 
  private:
+  template <typename Body>
+  void ForEach(const Body& body) const {
+    Entry entry{};
+    for (int32_t value = 0; value < entries_.count; ++value) {
+      if (entries_.at(value, entry)) body(entry);
+    }
+  }
+
   size_t PlaceOf(int row, int block) const {
     const int part = row / rows_per_part_;
     return (static_cast<size_t>(part) * shape_.blocks + block) * rows_per_part_ + row % rows_per_part_;
   }
 
   // Forward passes have them in order; gradient passes have the taps of a channel reversed.
-  static void SortTaps(Entry* begin, Entry* end) {
+  static void SortTaps(std::vector<Entry>& entries) {
     const auto before = [](const Entry& a, const Entry& b) {
       return std::tie(a.channel, a.tap_h, a.tap_w) < std::tie(b.channel, b.tap_h, b.tap_w);
     };
-    if (!std::is_sorted(begin, end, before)) std::sort(begin, end, before);
+    if (!std::is_sorted(entries.begin(), entries.end(), before)) std::sort(entries.begin(), entries.end(), before);
   }
 
   const PassShape& shape_;
+  const Entries& entries_;
   const int rows_per_part_;
-  std::vector<size_t> begin_;
-  std::vector<Entry> sorted_;
+  std::vector<int32_t> begin_;
+  std::vector<int32_t> values_;
 };
 
 }  // namespace
 
-Lists BuildLists(PassShape& s, const std::vector<Entry>& entries) {
+Lists BuildLists(PassShape& s, const Entries& entries) {
   const SortedEntries sorted(s, entries);
   Lists lists;
   std::vector<char> visited(s.rows);
+  std::vector<Entry> found;
   std::vector<Run> runs;
   for (int part = 0; part < s.row_parts; ++part) {
     const int row_end = std::min(s.rows, (part + 1) * sorted.rows_per_part());
     for (int block = 0; block < s.blocks; ++block) {
       std::vector<RowVisit> visits;
       for (int row = part * sorted.rows_per_part(); row < row_end; ++row) {
-        const Entry* begin = sorted.Begin(row, block);
-        const Entry* const row_block_end = sorted.End(row, block);
+        sorted.Collect(row, block, found);
+        const Entry* begin = found.data();
+        const Entry* const row_block_end = begin + found.size();
         // The last block must write rows that no block added to.
         if (begin == row_block_end && (visited[row] || block + 1 < s.blocks)) continue;
         do {

@@ -1,6 +1,7 @@
 // Builds the lists of a pass (kernels/conv.h) from a layer's non-zeros.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "../kernels/conv.h"
@@ -13,6 +14,12 @@ struct Entry {
   int32_t value;  // index into the caller's values
 };
 
+// The non-zeros of a layer as a pass sees them, made on demand: together they take several times the layer's weights.
+struct Entries {
+  int32_t count;                                        // of the layer's values
+  std::function<bool(int32_t value, Entry& entry)> at;  // false if no position uses the value
+};
+
 struct Lists {
   std::vector<kernels::BlockVisits> blocks;
   std::vector<kernels::Visit> visits;
@@ -21,7 +28,7 @@ struct Lists {
 };
 
 // Builds the lists of a pass whose tile, block and parts are chosen, and fills in their lengths.
-Lists BuildLists(kernels::PassShape& shape, const std::vector<Entry>& entries);
+Lists BuildLists(kernels::PassShape& shape, const Entries& entries);
 
 // Lists in one vector, without recent duplicates: the visits of a block in an unpruned layer share a few lists.
 class SharedLists {

@@ -148,9 +148,33 @@ struct Weight {
   int oc, ic, ky, kx;
 };
 
-// Fills in what follows from the two axes, picks the entries live on both, and builds their lists.
+// The non-zeros, from their flat positions in [OC, IC/groups, KH, KW].
+class Weights {
+ public:
+  Weights(const Geometry& g, const Tensor<const int32_t>& index)
+      : index_(index.data),
+        count_(static_cast<int32_t>(index.size)),
+        taps_(g.kernel_h * g.kernel_w),
+        kernel_w_(g.kernel_w),
+        channels_(g.channels_per_row()),
+        rows_per_group_(g.oc / g.groups) {}
+
+  int32_t count() const { return count_; }
+
+  Weight at(int32_t i) const {
+    const int32_t flat = index_[i], kernel = flat / taps_, tap = flat % taps_;
+    const int32_t row = kernel / channels_;
+    return {row, row / rows_per_group_ * channels_ + kernel % channels_, tap / kernel_w_, tap % kernel_w_};
+  }
+
+ private:
+  const int32_t* index_;
+  int32_t count_, taps_, kernel_w_, channels_, rows_per_group_;
+};
+
+// Fills in what follows from the two axes, and builds the lists of the entries that are live on both.
 template <typename MakeEntry>
-Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, int groups, const std::vector<Weight>& weights,
+Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, int groups, const Weights& weights,
                 const MakeEntry& make_entry) {
   s.positions_h = h.positions;
   s.positions_w = w.positions;
@@ -162,29 +186,34 @@ Lists BuildPass(PassShape& s, const Axis& h, const Axis& w, int halo, int groups
   s.src_pitch = w.source + 2 * halo;
   s.src_plane = (h.source + 2 * halo) * s.src_pitch;
 
-  std::vector<Entry> entries;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const Weight& weight = weights[i];
-    if (!h.live[weight.ky] || !w.live[weight.kx]) continue;
-    Entry entry = make_entry(weight);
-    entry.tap_h = h.shift[weight.ky] - h.First();
-    entry.tap_w = w.shift[weight.kx] - w.First();
-    entry.value = static_cast<int>(i);
-    entries.push_back(entry);
-  }
+  const int first_h = h.First(), first_w = w.First();
+  const Entries entries{weights.count(), [&](int32_t i, Entry& entry) {
+                          const Weight weight = weights.at(i);
+                          if (!h.live[weight.ky] || !w.live[weight.kx]) return false;
+                          entry = make_entry(weight);
+                          entry.tap_h = h.shift[weight.ky] - first_h;
+                          entry.tap_w = w.shift[weight.kx] - first_w;
+                          entry.value = i;
+                          return true;
+                        }};
   ChooseTile(s, kernels::Kernels().conv.tile_positions);
   if (groups > kManyGroups) {
     ChooseGroupParts(s, groups);
   } else {
+    size_t live = 0;
+    for (int32_t i = 0; i < weights.count(); ++i) {
+      const Weight weight = weights.at(i);
+      live += h.live[weight.ky] && w.live[weight.kx];
+    }
     ChooseRowParts(s);
-    ChooseBlock(s, entries.size());
+    ChooseBlock(s, live);
   }
   return BuildLists(s, entries);
 }
 
 class PlanBuilder {
  public:
-  PlanBuilder(const Geometry& geometry, std::vector<Weight> weights) : g_(geometry), weights_(std::move(weights)) {}
+  PlanBuilder(const Geometry& geometry, const Weights& weights) : g_(geometry), weights_(weights) {}
 
   // Returns the order of the layer's values: the forward lists' order, then the values that no position uses.
   std::vector<int32_t> AddForward() {
@@ -203,10 +232,12 @@ class PlanBuilder {
                             [](const Weight& weight) { return Entry{weight.oc, weight.ic, 0, 0, 0}; });
     Append(s, lists);
 
-    place_.assign(weights_.size(), -1);
-    std::vector<int32_t> order = lists.values;
+    const auto count = static_cast<size_t>(weights_.count());
+    place_.assign(count, -1);
+    std::vector<int32_t> order = std::move(lists.values);
+    order.reserve(count);
     for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = static_cast<int32_t>(i);
-    for (size_t i = 0; i < weights_.size(); ++i) {
+    for (size_t i = 0; i < count; ++i) {
       if (place_[i] >= 0) continue;
       place_[i] = static_cast<int32_t>(order.size());
       order.push_back(static_cast<int32_t>(i));
@@ -225,7 +256,7 @@ class PlanBuilder {
     header.magic = kPlanMagic;
     header.version = kPlanVersion;
     header.size = static_cast<int32_t>(sizeof(header) / sizeof(int32_t) + body_.size());
-    header.nnz = static_cast<int32_t>(weights_.size());
+    header.nnz = weights_.count();
     header.weights = g.oc * g.channels_per_row() * g.kernel_h * g.kernel_w;
     std::tie(header.oc, header.ic, header.groups) = std::tie(g.oc, g.ic, g.groups);
     std::tie(header.kernel_h, header.kernel_w, header.stride) = std::tie(g.kernel_h, g.kernel_w, g.stride);
@@ -298,7 +329,7 @@ class PlanBuilder {
   }
 
   const Geometry g_;
-  const std::vector<Weight> weights_;
+  const Weights weights_;
   std::vector<int32_t> place_;  // of each weight in the layer's values
   std::vector<int32_t> body_;
   int32_t pass_count_ = 0;
@@ -342,7 +373,8 @@ struct SparsePlan {
 
   void Compute(const Context& context) const {
     const auto index = context.Input<int32_t>(0);
-    PlanBuilder builder(g, ReadIndex(index));
+    RequireIndex(index);
+    PlanBuilder builder(g, Weights(g, index));
     const std::vector<int32_t> order = builder.AddForward();
     if (g.grad_input) builder.AddGradInput();
     const std::vector<int32_t> plan = builder.Finish(g);
@@ -377,12 +409,9 @@ struct SparsePlan {
     }
   }
 
-  std::vector<Weight> ReadIndex(const Tensor<const int32_t>& index) const {
+  void RequireIndex(const Tensor<const int32_t>& index) const {
     if (index.shape.size() != 1) throw OpError("index has shape " + ToString(index.shape) + ", must be [nnz]");
-    const int taps = g.kernel_h * g.kernel_w;
-    const int channels = g.channels_per_row(), rows = g.oc / g.groups;
-    const int count = g.oc * channels * taps;
-    std::vector<Weight> weights(index.size);
+    const int count = g.oc * g.channels_per_row() * g.kernel_h * g.kernel_w;
     int32_t previous = -1;
     for (size_t i = 0; i < index.size; ++i) {
       const int32_t flat = index.data[i];
@@ -391,11 +420,7 @@ struct SparsePlan {
                       std::to_string(previous) + ", must ascend and stay below " + std::to_string(count));
       }
       previous = flat;
-      const int row = flat / taps / channels;
-      const int channel = row / rows * channels + flat / taps % channels;
-      weights[i] = {row, channel, flat % taps / g.kernel_w, flat % g.kernel_w};
     }
-    return weights;
   }
 
   static void Copy(const std::vector<int32_t>& from, const Tensor<int32_t>& to) {
