@@ -26,7 +26,7 @@ _NOT_PLUGGED = ("UNPLUGGED", "UNKNOWN", "PLUGGED_-1")
 class BatteryStatus(msgspec.Struct, frozen=True):
     """The fields of `termux-battery-status` that matter here; Termux:API versions differ in the rest.
 
-    Units differ between phones: see `hardware/meters/battery_units.py`. A phone leaves out what its gauge does not give.
+    Units differ between phones: see `hardware/meters/battery_units.py`. A phone leaves out what it cannot tell.
     """
 
     percentage: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None

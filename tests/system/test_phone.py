@@ -1,8 +1,8 @@
-"""A phone, from its bundle to rounds of a secured fleet: set up, declining and taking part, and started after a restart.
+"""A phone, from its bundle to rounds of a secured fleet: set up, declining, taking part, and started after a restart.
 
 The scripts and the device are the real ones. In the suite, the phone's Debian is this machine's own system, in which
-sparsyedge is installed. `make test-phone` gives it a Debian for 64-bit ARM in which nothing is installed, under proot and
-qemu as proot-distro would run it, and a bundle with the real wheels.
+sparsyedge is installed. `make test-phone` gives it a Debian for 64-bit ARM in which nothing is installed, under proot
+and qemu as proot-distro would run it, and a bundle with the real wheels.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def test_a_command_that_never_answers_leaves_no_process_behind(tmp_path: Path, m
     # As Termux's own scripts do, which puts what waits into a process group of its own.
     command = script(tmp_path, f"timeout 0 sleep {NAP_S}")
     monkeypatch.setattr(termux_api, "ANSWER_LIMIT_S", 1.0)
-    with pytest.raises(OSError, match="termux-battery-status does not answer: .* timed out"):
+    with pytest.raises(OSError, match=r"termux-battery-status does not answer: .* timed out"):
         battery_status(command)
     assert napping() == 0
 
