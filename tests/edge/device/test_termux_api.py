@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from sparsyedge.edge.device import termux_api
 from sparsyedge.edge.device.termux_api import battery_status
 
-NAP_S = "31557"
-"""A number that no other process has in its command line."""
+NAP_S = f"31557.{os.getpid()}"
+"""A number that no other process has in its command line, nor another worker's."""
 
 
 def script(folder: Path, text: str) -> str:

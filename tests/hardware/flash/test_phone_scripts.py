@@ -137,6 +137,19 @@ def test_a_restart_starts_the_device(phone: Phone) -> None:
 
 
 @pytest.mark.heavy
+def test_the_device_ends_as_the_documents_say(phone: Phone) -> None:
+    set_up(phone)
+    wait_until(lambda: devices(phone) == 1, lambda: log_of(phone))
+    page = Path(__file__).parents[3] / "docs/how-to/phones.md"
+    stop = next(line.strip() for line in page.read_text().splitlines() if line.startswith("    pkill"))
+    # The shell's own command line would match, too; a person's has a terminal's name instead.
+    for command in stop.split("; "):
+        assert phone.run(*command.split()).returncode == 0
+    wait_until(lambda: devices(phone) == 0, lambda: log_of(phone))
+    assert phone.running("/.termux/boot/sparsyedge") == 0
+
+
+@pytest.mark.heavy
 def test_a_phone_without_the_app_is_told_at_once(phone: Phone) -> None:
     (phone.prefix / "var/answers/BatteryStatus").unlink()
     assert "sparsyedge: warning: the app Termux:API does not answer; install it" in set_up(phone).stderr
