@@ -42,11 +42,10 @@ cp "$home/run.sh" "$boot/sparsyedge"
 chmod 700 "$boot/sparsyedge"
 # The bundle's token has been used now, so nobody needs the bundle any more.
 rm -rf "$home/wheels" "$home/data" "$home/sparsyedge-device.json"
-nohup "$boot/sparsyedge" < /dev/null > /dev/null 2>&1 &
-
 # Asked from inside the Debian, as the device asks.
 proot-distro login debian -- timeout 30 "$PREFIX/bin/termux-battery-status" < /dev/null 2> /dev/null | grep -q plugged ||
     echo "sparsyedge: warning: the app Termux:API does not answer; install it from where Termux came from, and open it once. Until then this phone does not train" >&2
+nohup "$boot/sparsyedge" < /dev/null > /dev/null 2>&1 &
 echo "sparsyedge: the device runs; its log is $home/device.log"
 echo "Android may still end it: set Termux to unrestricted battery use, and from Android 12 on switch off the phantom process killer."
 exit 0
