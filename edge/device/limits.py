@@ -21,6 +21,8 @@ __all__ = ["Limits", "Vitals", "breach", "read_vitals"]
 
 log = logging.getLogger(__name__)
 
+PHONE_VARIABLE = "SPARSYEDGE_PHONE"
+"""Set on a phone by its bundle, for the case that Termux's commands cannot be seen from the Debian."""
 CHECK_S = 5.0
 """How often a device reads its vitals; in between, the last result stands."""
 COOL_DOWN_C = 5.0
@@ -100,7 +102,12 @@ class Limits:
 def read_vitals(work_dir: Path, *, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> Vitals:
     """Read this device's condition: a phone's battery and Wi-Fi through Termux:API, the rest from kernel files."""
     command = find_command("termux-battery-status")
-    vitals = _phone_vitals(command, root) if command else _board_vitals(root)
+    if command:
+        vitals = _phone_vitals(command, root)
+    elif PHONE_VARIABLE in os.environ:
+        vitals = Vitals(temperature_c=_hottest_zone(root), is_phone=True)
+    else:
+        vitals = _board_vitals(root)
     return replace(vitals, free_memory_mb=_free_memory_mb(proc), free_disk_mb=_free_disk_mb(work_dir))
 
 

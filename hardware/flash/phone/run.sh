@@ -14,7 +14,8 @@ echo "$$" > "$home/run.pid"
 termux-wake-lock
 while true; do
     if [ -f "$log" ] && [ "$(wc -c < "$log")" -gt "$most_bytes" ]; then mv -f "$log" "$log.1"; fi
-    proot-distro login debian -- python3 -I /opt/launch.py /root/.local/share/sparsyedge/slots /opt/sparsyedge \
+    proot-distro login debian -- env SPARSYEDGE_PHONE=yes python3 -I /opt/launch.py \
+        /root/.local/share/sparsyedge/slots /opt/sparsyedge \
         --config /root/.local/share/sparsyedge/identity/device.toml < /dev/null >> "$log" 2>&1
     echo "$(date): the device has ended (exit code $?); it starts again in 10 s" >> "$log"
     sleep 10

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsyedge.edge.config import LimitsConfig
-from sparsyedge.edge.device.limits import CHECK_S, Limits, Vitals, breach, read_vitals
+from sparsyedge.edge.device.limits import CHECK_S, PHONE_VARIABLE, Limits, Vitals, breach, read_vitals
 
 FINE = Vitals(
     temperature_c=55.0,
@@ -120,6 +120,16 @@ def test_a_phone_that_does_not_tell_keeps_its_owners_limits() -> None:
     told = "the app Termux:API does not tell whether this phone is"
     assert breach(vitals, LimitsConfig(only_on_charger=True)) == f"{told} on a charger, and only_on_charger is set"
     assert breach(vitals, LimitsConfig(wifi_only=True)) == f"{told} on Wi-Fi, and wifi_only is set"
+
+
+def test_a_phone_that_cannot_see_termux_is_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    config = LimitsConfig(only_on_charger=True)
+    assert breach(read_vitals(tmp_path, root=tmp_path), config) is None
+    monkeypatch.setenv(PHONE_VARIABLE, "yes")
+    assert "does not tell whether this phone is on a charger" in str(
+        breach(read_vitals(tmp_path, root=tmp_path), config)
+    )
 
 
 def answer(folder: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
