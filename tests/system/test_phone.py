@@ -225,6 +225,7 @@ def test_a_phone_is_set_up_declines_with_its_reason_and_takes_part_again(lab: La
     for line in ("only_on_charger = true", "wifi_only = true", "max_temperature_c = 40.0", "threads = 2"):
         assert f"\n{line}\n" in config
     decline_and_take_part(lab)
+    restart(lab)
     finish(lab)
 
 
