@@ -212,7 +212,7 @@ test-arm: $(ARM_TREE)/.made  ## steps and rounds of an emulated ARM device again
 # Debian 13 is what proot-distro installs; what setup.sh would have apt-get install is in the tree.
 PHONE := build/phone
 PHONE_PACKAGES := base-files,bash,grep,openssl,sed
-test-phone: $(PHONE)/.made mosquitto phone-tools  ## a phone's bundle, with proot and an emulated Debian, from set-up to rounds (15 to 30 minutes, as root)
+test-phone: $(PHONE)/.made mosquitto phone-tools  ## a phone's bundle, with proot and an emulated Debian, from set-up to rounds (long, as root)
 	SPARSYEDGE_PHONE_DIR=$(PHONE) timeout 7200 $(BIN)/python -m pytest -q -s -m slow tests/system/test_phone.py
 
 $(PHONE)/.made: $(ARM_WHEEL) | tree-tools
