@@ -43,7 +43,7 @@ ARM_SUITE ?= bookworm
 ARM_TREE  = build/arm/$(ARM_SUITE)
 PACKAGED  := pyproject.toml $(shell find $(FOLDERS) -name '*.py')
 
-.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-memory test-flood test-rotation test-hostile test-versions test-update fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-fine-tune bench-runtime bench-page test-image
+.PHONY: help setup demo check docs check-native bench-kernels test test-fast test-s3 bench-blobs test-wheel lock test-kill test-absence test-memory test-flood test-rotation test-hostile test-versions test-update fuzz clean wheel-aarch64 arm-tree test-arm bench-arm-static footprint bench-fine-tune bench-runtime bench-page test-image test-phone
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -212,6 +212,18 @@ $(ARM_TREE)/.made: $(ARM_WHEEL) | tree-tools
 test-arm: $(ARM_TREE)/.made  ## steps and rounds of an emulated ARM device against this machine's (some minutes, as root)
 	SPARSYEDGE_ARM_TREE=$(ARM_TREE) timeout 3600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_arm_device.py
 
+# Debian 13 is what proot-distro installs; what setup.sh would have apt-get install is in the tree.
+PHONE := build/phone
+PHONE_PACKAGES := base-files,bash,grep,openssl,sed
+test-phone: $(PHONE)/.made mosquitto phone-tools  ## a phone's bundle, with proot and an emulated Debian, from set-up to rounds (long, as root)
+	SPARSYEDGE_PHONE_DIR=$(PHONE) timeout 7200 $(BIN)/python -m pytest -q -s -m slow tests/system/test_phone.py
+
+$(PHONE)/.made: $(ARM_WHEEL) | tree-tools
+	rm -rf $(PHONE)
+	$(BIN)/python -m sparsyedge.hardware.arm.tree $(PHONE)/debian --suite trixie --include $(PHONE_PACKAGES)
+	$(BIN)/sparsyedge flash wheelhouse --out $(PHONE)/wheels --wheel $(ARM_WHEEL)
+	@touch $@
+
 bench-arm-static: $(DEV_ENV) cross-tools analyser-tools  ## multiply-adds per cycle of the NEON kernels on three cores, modelled
 	$(BIN)/python -m sparsyedge.hardware.arm.static_report --out benchmarks/arm/cycles.json
 
@@ -289,7 +301,7 @@ define apt_install
 	else echo "note: $(2); install with: sudo apt-get install $(1)" >&2; [ "$${CI:-}" != true ]; fi
 endef
 
-.PHONY: mosquitto nats-server nginx chromium prometheus systemd cross-tools analyser-tools tree-tools image-tools card-tools card-tools-in-ci
+.PHONY: mosquitto nats-server nginx chromium prometheus systemd cross-tools analyser-tools tree-tools phone-tools image-tools card-tools card-tools-in-ci
 mosquitto:
 	@if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mosquitto > /dev/null; then \
 	  $(call apt_install,mosquitto,no Mosquitto here: its tests will be skipped); fi
@@ -328,6 +340,10 @@ analyser-tools: cross-tools
 tree-tools: cross-tools
 	@if ! command -v mmdebstrap > /dev/null; then \
 	  $(call apt_install,mmdebstrap,no mmdebstrap here: no Debian tree for ARM can be made); fi
+
+phone-tools: cross-tools
+	@if ! command -v proot > /dev/null; then \
+	  $(call apt_install,proot,no proot here: no Debian of a phone can be entered); fi
 
 IMAGE_TOOLS := qemu-system-arm ipxe-qemu dosfstools e2fsprogs fdisk openssh-client
 image-tools:

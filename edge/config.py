@@ -105,9 +105,9 @@ class LimitsConfig(Section, frozen=True):
     min_free_disk_mb: Annotated[float, msgspec.Meta(ge=0)] = 200.0
     """The least free space, on the disk of `work_dir`, to train with."""
     only_on_charger: bool = False
-    """Whether to train only on a charger."""
+    """Whether to train only on a charger. A phone that does not tell counts as on battery."""
     wifi_only: bool = False
-    """Whether to train only on Wi-Fi."""
+    """Whether to train only on Wi-Fi. A phone that does not tell counts as on mobile data."""
 
 
 class PlugConfig(Section, frozen=True):

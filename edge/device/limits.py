@@ -1,7 +1,8 @@
 """When a device should not train: too hot, low on battery, memory or disk, or on a network that costs money.
 
 `read_vitals` reads the sensors and `breach` decides, so tests cover every rule without a sensor. A value that a board
-does not have (no thermometer, no battery) imposes no limit.
+does not have (no thermometer, no battery) imposes no limit. A phone has a battery and a network, so as long as it does
+not tell about them, it keeps the limits that its owner has set on them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparsyedge.edge.config import LimitsConfig
@@ -20,6 +21,8 @@ __all__ = ["Limits", "Vitals", "breach", "read_vitals"]
 
 log = logging.getLogger(__name__)
 
+PHONE_VARIABLE = "SPARSYEDGE_PHONE"
+"""Set on a phone by its bundle, for the case that Termux's commands cannot be seen from the Debian."""
 CHECK_S = 5.0
 """How often a device reads its vitals; in between, the last result stands."""
 COOL_DOWN_C = 5.0
@@ -36,15 +39,16 @@ class Vitals:
     free_memory_mb: float | None = None
     free_disk_mb: float | None = None
     on_wifi: bool | None = None
+    is_phone: bool = False
 
 
 def breach(vitals: Vitals, config: LimitsConfig, *, was_hot: bool = False) -> str | None:
     """The first limit broken, as a phrase with value and bound; None if the device may train."""
+    if config.only_on_charger and (doubt := _doubt("on a charger", vitals.on_charger, vitals)):
+        return f"{doubt}, and only_on_charger is set"
     hottest = config.max_temperature_c - (COOL_DOWN_C if was_hot else 0.0)
     if vitals.temperature_c is not None and vitals.temperature_c > hottest:
         return f"temperature is {vitals.temperature_c:.1f} C, allowed are {hottest:g} C"
-    if vitals.on_charger is False and config.only_on_charger:
-        return "not on a charger, and only_on_charger is set"
     low = vitals.battery_percent is not None and vitals.battery_percent < config.min_battery_percent
     if low and not vitals.on_charger:
         return f"battery is at {vitals.battery_percent:.0f} %, needed are {config.min_battery_percent:g} %"
@@ -54,9 +58,16 @@ def breach(vitals: Vitals, config: LimitsConfig, *, was_hot: bool = False) -> st
     ):
         if free_mb is not None and free_mb < needed_mb:
             return f"free {name} is {free_mb:.0f} MB, needed are {needed_mb:g} MB"
-    if vitals.on_wifi is False and config.wifi_only:
-        return "not on Wi-Fi, and wifi_only is set"
+    if config.wifi_only and (doubt := _doubt("on Wi-Fi", vitals.on_wifi, vitals)):
+        return f"{doubt}, and wifi_only is set"
     return None
+
+
+def _doubt(state: str, is_so: bool | None, vitals: Vitals) -> str:
+    """Why a device cannot be taken to be in a state; empty if it is, or if it is a board that cannot tell."""
+    if is_so is None and vitals.is_phone:
+        return f"the app Termux:API does not tell whether this phone is {state}"
+    return f"not {state}" if is_so is False else ""
 
 
 class Limits:
@@ -90,25 +101,52 @@ class Limits:
 
 def read_vitals(work_dir: Path, *, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> Vitals:
     """Read this device's condition: a phone's battery and Wi-Fi through Termux:API, the rest from kernel files."""
-    phone = find_command("termux-battery-status")
-    percent, on_charger, battery_c = _phone_battery(phone) if phone else (*_battery(root), None)
-    temperatures = [one for one in (_hottest_zone(root), battery_c) if one is not None]
+    command = find_command("termux-battery-status")
+    if command:
+        vitals = _phone_vitals(command, root)
+    elif PHONE_VARIABLE in os.environ:
+        vitals = Vitals(temperature_c=_hottest_zone(root), is_phone=True)
+    else:
+        vitals = _board_vitals(root)
+    return replace(vitals, free_memory_mb=_free_memory_mb(proc), free_disk_mb=_free_disk_mb(work_dir))
+
+
+def _board_vitals(root: Path) -> Vitals:
+    percent, on_charger = _battery(root)
+    return Vitals(temperature_c=_hottest_zone(root), battery_percent=percent, on_charger=on_charger)
+
+
+def _phone_vitals(command: str, root: Path) -> Vitals:
+    """What Termux:API tells; what it does not stays None."""
+    try:
+        status = battery_status(command)
+    except (OSError, ValueError) as error:
+        log.debug("the phone's battery is unknown: %s", error)
+        # The same app would answer for Wi-Fi. Without it only the processor's heat is known, so that has to do.
+        return Vitals(temperature_c=_hottest_zone(root), is_phone=True)
+    battery_c = status.temperature
+    if battery_c is None or not _is_plausible(battery_c):
+        battery_c = _hottest_zone(root)
     return Vitals(
-        temperature_c=max(temperatures, default=None),
-        battery_percent=percent,
-        on_charger=on_charger,
-        free_memory_mb=_free_memory_mb(proc),
-        free_disk_mb=_free_disk_mb(work_dir),
-        on_wifi=_phone_wifi() if phone else None,
+        # In the hand a phone is as warm as its battery; its processor may well have 70 C.
+        temperature_c=battery_c,
+        battery_percent=status.percentage,
+        on_charger=status.on_charger,
+        on_wifi=_phone_wifi(),
+        is_phone=True,
     )
+
+
+def _is_plausible(celsius: float) -> bool:
+    """Disabled thermal zones return nonsense such as -274 C, and a phone without a thermometer -214748364.8 C."""
+    return -40 < celsius < 200
 
 
 def _hottest_zone(root: Path) -> float | None:
     celsius = []
     for zone in (root / "class" / "thermal").glob("thermal_zone*"):
         number = _number(zone / "temp")
-        # Disabled zones return nonsense such as -274000.
-        if number is not None and -40_000 < number < 200_000:
+        if number is not None and _is_plausible(number / 1000):
             celsius.append(number / 1000)
     return max(celsius, default=None)
 
@@ -125,15 +163,6 @@ def _battery(root: Path) -> tuple[float | None, bool | None]:
         elif kind in ("Mains", "USB"):
             on_charger |= _number(supply / "online") == 1
     return (min(percents), on_charger) if percents else (None, None)
-
-
-def _phone_battery(command: str) -> tuple[float | None, bool | None, float | None]:
-    try:
-        status = battery_status(command)
-    except (OSError, ValueError) as error:
-        log.debug("the phone's battery is unknown: %s", error)
-        return None, None, None
-    return status.percentage, status.on_charger, status.temperature
 
 
 def _phone_wifi() -> bool | None:

@@ -4,7 +4,7 @@ set -eu
 bundle=/opt/bundle
 home=/root/.local/share/sparsyedge
 venv=/opt/sparsyedge
-export HOME=/root
+export HOME=/root DEBIAN_FRONTEND=noninteractive
 
 # What is missing comes from Debian, whose packages apt checks by Debian's own signatures.
 { command -v python3 && command -v openssl; } > /dev/null ||

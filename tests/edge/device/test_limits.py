@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsyedge.edge.config import LimitsConfig
-from sparsyedge.edge.device.limits import CHECK_S, Limits, Vitals, breach, read_vitals
+from sparsyedge.edge.device.limits import CHECK_S, PHONE_VARIABLE, Limits, Vitals, breach, read_vitals
 
 FINE = Vitals(
     temperature_c=55.0,
@@ -114,21 +114,90 @@ def test_a_board_without_sensors_has_unknown_vitals(tmp_path: Path, monkeypatch:
     assert (vitals.temperature_c, vitals.battery_percent, vitals.on_charger) == (None, None, None)
 
 
-def test_a_phone_is_asked_through_termux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {
-        "termux-battery-status": {
-            "percentage": 64,
-            "plugged": "PLUGGED_USB",
-            "status": "CHARGING",
-            "temperature": 39.5,
-        },
-        "termux-wifi-connectioninfo": {"supplicant_state": "COMPLETED", "ssid": "lab"},
-    }
-    for name, answer in answers.items():
-        command = tmp_path / name
-        command.write_text(f"#!/bin/sh\ncat << 'END'\n{json.dumps(answer)}\nEND\n")
+def test_a_phone_that_does_not_tell_keeps_its_owners_limits() -> None:
+    vitals = Vitals(is_phone=True)
+    assert breach(vitals, LimitsConfig()) is None
+    told = "the app Termux:API does not tell whether this phone is"
+    assert breach(vitals, LimitsConfig(only_on_charger=True)) == f"{told} on a charger, and only_on_charger is set"
+    assert breach(vitals, LimitsConfig(wifi_only=True)) == f"{told} on Wi-Fi, and wifi_only is set"
+
+
+def test_a_phone_that_cannot_see_termux_is_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    config = LimitsConfig(only_on_charger=True)
+    assert breach(read_vitals(tmp_path, root=tmp_path), config) is None
+    monkeypatch.setenv(PHONE_VARIABLE, "yes")
+    assert "does not tell whether this phone is on a charger" in str(
+        breach(read_vitals(tmp_path, root=tmp_path), config)
+    )
+
+
+def answer(folder: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
+    """A Termux:API of our own on the PATH; what it is not told does not answer."""
+    for name in ("battery-status", "wifi-connectioninfo"):
+        command = folder / f"termux-{name}"
+        given = answers.get(name.split("-")[0])
+        told = f"cat << 'END'\n{json.dumps(given)}\nEND" if given is not None else "exit 1"
+        command.write_text(f"#!/bin/sh\n{told}\n")
         command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+CHARGING = {"percentage": 64, "plugged": "PLUGGED_USB", "status": "CHARGING", "temperature": 39.5}
+
+
+def test_a_phone_is_asked_through_termux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(tmp_path, monkeypatch, battery=CHARGING, wifi={"supplicant_state": "COMPLETED", "ssid": "lab"})
     vitals = read_vitals(tmp_path, root=tmp_path, proc=tmp_path)
     assert (vitals.temperature_c, vitals.battery_percent) == (39.5, 64.0)
-    assert (vitals.on_charger, vitals.on_wifi) == (True, True)
+    assert (vitals.on_charger, vitals.on_wifi, vitals.is_phone) == (True, True, True)
+
+
+def test_a_phone_is_as_warm_as_its_battery_and_not_as_its_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "class/thermal/thermal_zone0/temp", 68000)
+    answer(tmp_path, monkeypatch, battery=CHARGING)
+    assert read_vitals(tmp_path, root=tmp_path, proc=tmp_path).temperature_c == 39.5
+    # What Termux:API prints where Android has no temperature.
+    answer(tmp_path, monkeypatch, battery={**CHARGING, "temperature": -214748364.8})
+    assert read_vitals(tmp_path, root=tmp_path, proc=tmp_path).temperature_c == 68.0
+
+
+@pytest.mark.parametrize(
+    ("battery", "on_charger"),
+    [
+        ({"plugged": "PLUGGED_AC", "status": "FULL", "percentage": 100}, True),
+        ({"plugged": "PLUGGED_WIRELESS", "status": "NOT_CHARGING", "percentage": 80}, True),
+        ({"plugged": "UNPLUGGED", "status": "DISCHARGING", "percentage": 80}, False),
+        # An empty battery's percentage is left out.
+        ({"plugged": "UNPLUGGED", "status": "DISCHARGING"}, False),
+        ({"plugged": "PLUGGED_-1", "status": "UNKNOWN", "percentage": None, "current": None}, False),
+        ({"API_ERROR": "whatever it is"}, False),
+        (None, None),
+    ],
+)
+def test_a_phone_is_on_a_charger_only_if_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, battery: object, on_charger: bool | None
+) -> None:
+    answer(tmp_path, monkeypatch, battery=battery)
+    vitals = read_vitals(tmp_path, root=tmp_path, proc=tmp_path)
+    assert vitals.on_charger is on_charger
+    assert (breach(vitals, LimitsConfig(only_on_charger=True)) is None) is (on_charger is True)
+
+
+@pytest.mark.parametrize(
+    ("wifi", "on_wifi"),
+    [
+        ({"ip": "fe80::1", "supplicant_state": "COMPLETED", "ssid": "<unknown ssid>"}, True),
+        ({"ip": "10.115.4.9", "supplicant_state": "DISCONNECTED", "rssi": -127}, False),
+        ({"ip": "10.115.4.9", "supplicant_state": "UNINITIALIZED"}, False),
+        ({"API_ERROR": "No current connection"}, False),
+        (None, None),
+    ],
+)
+def test_a_phone_on_mobile_data_is_not_on_wifi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wifi: object, on_wifi: bool | None
+) -> None:
+    answer(tmp_path, monkeypatch, battery=CHARGING, wifi=wifi)
+    assert read_vitals(tmp_path, root=tmp_path, proc=tmp_path).on_wifi is on_wifi

@@ -104,13 +104,50 @@ def test_chargers_mice_and_gauges_without_a_current_are_no_meter(tmp_path: Path)
     assert PowerSupplyMeter.probe(tmp_path) is None
 
 
-@pytest.mark.parametrize("current", [-820_000, 820_000, -820])
-def test_a_phone_is_read_through_termux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, current: int) -> None:
+@pytest.mark.parametrize(
+    ("current", "watts"),
+    # Termux:API takes a milliampere gauge's numbers up to 999 times 1000, and passes on the larger ones as they are.
+    [(-820_000, 3.28), (820_000, 3.28), (-820, 3.28), (820, 3.28), (-1500, 6.0), (1500, 6.0), (-1_500_000, 6.0)],
+)
+def test_a_phone_is_read_through_termux(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, current: int, watts: float
+) -> None:
     phone(tmp_path, monkeypatch, voltage=4000, current=current)
     meter = TermuxMeter.probe(tmp_path)
     assert meter is not None
     assert (meter.name, meter.kind) == ("termux", "battery")
-    assert meter._read_watts() == pytest.approx(3.28)
+    assert meter._read_watts() == pytest.approx(watts)
+
+
+@pytest.mark.parametrize("numbers", [{"voltage": -1000, "current": -820_000}, {"voltage": 4000, "current": 0}])
+def test_what_termux_passes_on_for_a_missing_number_is_no_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: dict[str, int]
+) -> None:
+    command = phone(tmp_path, monkeypatch, **numbers)
+    assert TermuxMeter.probe(tmp_path) is None
+    clock = Clock()
+    meter = TermuxMeter(str(command), clock=clock)
+    meter.sample()
+    clock.now_s = 5.0
+    meter.sample()
+    assert (meter.read_joules(), meter.lost_s) == (0.0, 5.0)
+
+
+def test_a_phone_that_does_not_answer_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    command = phone(tmp_path, monkeypatch)
+    command.write_text(f"#!/bin/sh\necho >> {asked}\nexit 1\n")
+    clock = Clock()
+    meter = TermuxMeter(str(command), clock=clock)
+    for clock.now_s in (0.0, 5.0, 10.0, 55.0):
+        meter.sample()
+    assert len(asked.read_text().splitlines()) == 1
+    clock.now_s = 65.0
+    meter.sample()
+    assert len(asked.read_text().splitlines()) == 2
+    assert meter.lost_s == 65.0
 
 
 def test_a_phone_on_a_charger_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
