@@ -1,7 +1,8 @@
 """`sparsyedge bench selection`: rounds, seconds and joules to a target accuracy, by how cohorts are chosen.
 
 A mixed fleet of modelled boards (fleet.py) trains a perceptron on digits once per policy and seed, with the round
-machinery of real runs: small, because what counts here is who trains. Every run has its own directory, so an interrupted benchmark resumes where it stopped.
+machinery of real runs. The model is small, because what counts here is who trains. Every run has its own directory, so
+an interrupted benchmark resumes where it stopped.
 """
 
 from __future__ import annotations
