@@ -12,6 +12,7 @@ from sparsyedge.coordinator.rounds.cohort import Policy
 __all__ = ["FIGURES", "Outcome", "outcome_of", "summary_of", "table_of"]
 
 FIGURES = ("rounds", "seconds", "joules")
+PER_ROUND = ("round_seconds", "round_joules")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,9 @@ class Outcome:
     """Modelled: every round takes as long as the slowest of its devices."""
     joules: float
     """Modelled: of all devices of all these rounds."""
+    round_seconds: float
+    """Modelled: the mean over all rounds of the run."""
+    round_joules: float
     last_accuracy: float
     """In percent, at the end of the run."""
     asked: int
@@ -39,19 +43,19 @@ def outcome_of(
     accuracies = [100 * (record.test_accuracy or 0.0) for record in rounds]
     found = next((number for number, accuracy in enumerate(accuracies, 1) if accuracy >= target), None)
     until = found or len(rounds)
-    slowest: dict[int, float] = {}
-    joules = 0.0
+    slowest, joules = dict.fromkeys(range(1, len(rounds) + 1), 0.0), dict.fromkeys(range(1, len(rounds) + 1), 0.0)
     for phase in phases:
-        if phase.round <= until:
-            slowest[phase.round] = max(slowest.get(phase.round, 0.0), phase.seconds)
-            joules += phase.joules or 0.0
+        slowest[phase.round] = max(slowest[phase.round], phase.seconds)
+        joules[phase.round] += phase.joules or 0.0
     return Outcome(
         policy=policy,
         seed=seed,
         reached=found is not None,
         rounds=until,
-        seconds=sum(slowest.values()),
-        joules=joules,
+        seconds=sum(slowest[number] for number in range(1, until + 1)),
+        joules=sum(joules[number] for number in range(1, until + 1)),
+        round_seconds=sum(slowest.values()) / len(rounds),
+        round_joules=sum(joules.values()) / len(rounds),
         last_accuracy=accuracies[-1],
         asked=len({phase.device for phase in phases}),
     )
@@ -68,7 +72,7 @@ def summary_of(outcomes: Mapping[Policy, Sequence[Outcome]]) -> dict[str, dict[s
             "asked": mean_interval([run.asked for run in runs]).mean,
             "last_accuracy": _ends(mean_interval([run.last_accuracy for run in runs])),
         }
-        for figure in FIGURES:
+        for figure in (*FIGURES, *PER_ROUND):
             values, others = ([float(getattr(run, figure)) for run in group] for group in (runs, first))
             entry[figure] = _ends(mean_interval(values))
             if runs is not first:
@@ -87,8 +91,8 @@ def table_of(outcomes: Mapping[Policy, Sequence[Outcome]]) -> str:
     names = list(outcomes)
     lines = [
         f"| selection | reached | rounds | seconds, modelled | joules, modelled | seconds, against {names[0]} "
-        f"| joules, against {names[0]} | accuracy at the end | devices asked |",
-        "|---" * 9 + "|",
+        f"| joules, against {names[0]} | seconds a round | joules a round | accuracy at the end |",
+        "|---" * 10 + "|",
     ]
     for policy, runs in outcomes.items():
         cells = [policy, f"{sum(run.reached for run in runs)} of {len(runs)}"]
@@ -96,7 +100,8 @@ def table_of(outcomes: Mapping[Policy, Sequence[Outcome]]) -> str:
         for figure in FIGURES[1:]:
             pairs = [[float(getattr(run, figure)) for run in group] for group in (runs, outcomes[names[0]])]
             cells.append("" if policy == names[0] else _difference(paired_difference(*pairs)))
-        cells += [_mean([run.last_accuracy for run in runs], digits=1), f"{sum(r.asked for r in runs) / len(runs):.0f}"]
+        cells += [_mean([float(getattr(run, figure)) for run in runs]) for figure in PER_ROUND]
+        cells.append(_mean([run.last_accuracy for run in runs], digits=1))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

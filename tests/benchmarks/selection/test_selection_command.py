@@ -50,6 +50,7 @@ def test_a_round_takes_as_long_as_its_slowest_device_and_the_joules_of_all() -> 
     outcome = outcome_of("uniform", 0, ROUNDS, PHASES, target=90.0)
     assert (outcome.reached, outcome.rounds, outcome.seconds, outcome.joules) == (True, 2, 22.0, 76.0)
     assert (outcome.last_accuracy, outcome.asked) == (80.0, 3)
+    assert (outcome.round_seconds, outcome.round_joules) == (26 / 3, 82 / 3)
 
 
 def test_a_run_that_never_reaches_its_target_counts_as_a_whole_and_says_so() -> None:
@@ -67,6 +68,8 @@ def test_differences_are_of_pairs_with_the_same_seed() -> None:
                 rounds=2,
                 seconds=each,
                 joules=2 * each,
+                round_seconds=each / 2,
+                round_joules=each,
                 last_accuracy=90.0,
                 asked=3,
             )

@@ -136,3 +136,10 @@ def test_a_coordinator_killed_before_it_chooses_chooses_the_same_devices(
 def cohorts_of(config: SimulatedRunConfig) -> dict[int, set[str]]:
     with closing(Store.open(config.run_path)) as store:
         return {number: set(store.accepted(number)) for number in range(1, config.rounds + 1)}
+
+
+def test_a_broker_and_pipes_end_in_the_same_cohorts(make_config: MakeConfig, mosquitto: int) -> None:
+    over_pipes, over_mqtt = make_config("memory", "data"), make_config("mqtt", "data")
+    models = [simulate(over_pipes, workers=2).run.model_id, simulate(over_mqtt, link="mqtt", workers=2).run.model_id]
+    assert models[0] == models[1]
+    assert cohorts_of(over_pipes) == cohorts_of(over_mqtt)
