@@ -45,6 +45,9 @@ SUBCOMMANDS = {
     "attacks": Command(
         "sparsyedge.benchmarks.attacks.command:main", "accuracy under hostile members, by aggregation rule"
     ),
+    "selection": Command(
+        "sparsyedge.benchmarks.selection.command:main", "rounds, seconds and joules, by how cohorts are chosen"
+    ),
     "rounds": Command("sparsyedge.benchmarks.rounds.command:main", "rounds of many devices: speed, memory, losses"),
     "scale": Command(
         "sparsyedge.benchmarks.rounds.scale_command:main", "from measured rounds to a million devices, on paper"

@@ -91,7 +91,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """How many seconds a round waits; if left out, learned from each device's past."""
     selection: Policy = "uniform"
     """How to pick the cohort from the devices online: `uniform` draws lots, `round-robin` takes turns, `balanced` takes
-    turns such that classes come out even, which devices then tell."""
+    turns such that classes come out even, which devices then tell. By what devices reported: `energy` prefers few
+    joules per sample, `fast` asks devices of about the same speed, `data` prefers many samples with large losses."""
     aggregation: AggregationConfig | None = None
     """How to combine updates; if left out, with a rule that hostile members cannot outvote."""
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()

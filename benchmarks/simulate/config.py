@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from sparsyedge.benchmarks.simulate.boards import BoardConfig
 from sparsyedge.coordinator.aggregation_config import AggregationConfig
 from sparsyedge.coordinator.config import Positive, RunConfig, Seed, load_run_config_as
-from sparsyedge.edge.config import Section
+from sparsyedge.edge.config import Identifier, Section
 from sparsyedge.edge.config_paths import PathKey
 from sparsyedge.edge.training.session import Runtime
 
@@ -56,6 +57,9 @@ class SimulationConfig(Section, frozen=True, kw_only=True):
     after the last round."""
     meter: str = "auto"
     """What measures energy, as in device.toml."""
+    boards: dict[Identifier, BoardConfig] = msgspec.field(default_factory=dict)
+    """The kinds of boards in the fleet by name, with what a step costs them. Reports and records then have these
+    modelled costs in place of measured ones; a cohort chosen by cost needs them."""
     runtime: Runtime | None = None
     """Train with onnxruntime-training's API, or as any onnxruntime can; follows the installation if left out."""
     norm_guard: bool = False

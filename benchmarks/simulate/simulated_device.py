@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from sparsyedge.benchmarks.simulate.boards import BoardConfig, BoardCourier
 from sparsyedge.benchmarks.simulate.hostile_members import ATTACKS
 from sparsyedge.benchmarks.simulate.shares import Shares
 from sparsyedge.edge.data import Samples
@@ -43,6 +44,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend = "ort"
     hostile: dict[str, str] = msgspec.field(default_factory=dict)
     """Devices that attack the run, each with its row of benchmarks/simulate/hostile_members.py."""
+    boards: dict[str, str] = msgspec.field(default_factory=dict)
+    """The board of each device, where the simulation declares any."""
+    board_costs: dict[str, BoardConfig] = msgspec.field(default_factory=dict)
 
 
 class DeviceRoom:
@@ -56,6 +60,8 @@ class DeviceRoom:
         self._desk = EvaluationDesk(threads=setup.threads)
         self._decoded = DecodedModel()
         self._hostile = setup.hostile
+        self._boards = setup.boards
+        self._board_costs = setup.board_costs
         self._meter: EnergyMeter = open_meter(setup.meter)
 
     def close(self) -> None:
@@ -67,7 +73,13 @@ class DeviceRoom:
         samples = self._shares.of(device)
         if device in self._hostile:
             return self._hostile_agent(device, channel, samples)
-        return self._agent(device, Courier(channel, self._member(device, samples)), samples, self._holder)
+        return self._agent(device, self._courier(device, channel, samples), samples, self._holder)
+
+    def _courier(self, device: str, channel: Channel, samples: Samples) -> Courier:
+        member, board = self._member(device, samples), self._boards.get(device)
+        if board is None:
+            return Courier(channel, member)
+        return BoardCourier(channel, member, board=board, cost=self._board_costs[board])
 
     def _hostile_agent(self, device: str, channel: Channel, samples: Samples) -> tuple[Agent, Courier]:
         attack = ATTACKS[self._hostile[device]]

@@ -15,6 +15,7 @@ import msgspec
 
 from sparsyedge.benchmarks.common.processes import watched
 from sparsyedge.benchmarks.simulate.agents import started_agents
+from sparsyedge.benchmarks.simulate.boards import boards_of
 from sparsyedge.benchmarks.simulate.config import SimulatedRunConfig, SimulationConfig
 from sparsyedge.benchmarks.simulate.data_used import keep_to_data
 from sparsyedge.benchmarks.simulate.engine import Engine, check_engine, started_workers
@@ -85,6 +86,7 @@ def simulate(
     keep_to_data(config.run_path, dataset, begun=Store.exists(config.run_path))
     artifacts = ensure_artifacts(config, dataset)
     check_selection(config.selection, artifacts.manifest)
+    _check_costs(config, simulation)
     dataset, final_test = _set_aside(dataset, simulation)
     train = fit_to_model(dataset.train, dataset.names, artifacts.manifest.form, owner=f"data set {dataset.name}")
     with tempfile.TemporaryDirectory(prefix="sparsyedge-") as scratch:
@@ -106,6 +108,8 @@ def simulate(
             runtime=simulation.runtime,
             backend=backend,
             hostile=dict(hostile or {}),
+            boards=boards_of(samples, simulation.boards, seed=simulation.partition_seed),
+            board_costs=simulation.boards,
         )
         make_coordinator = partial(
             prepare,
@@ -197,6 +201,21 @@ def _complete(config: SimulatedRunConfig, simulation: SimulationConfig, link: Li
         )
     deadline_s = config.deadline_s if link == "memory" else PATIENCE_S
     return msgspec.structs.replace(config, min_devices=simulation.devices, deadline_s=deadline_s)
+
+
+def _check_costs(config: SimulatedRunConfig, simulation: SimulationConfig) -> None:
+    """Raise ConfigError for cohorts that depend on figures which nothing declares: this machine's would be no run's."""
+    boards = simulation.boards.values()
+    missing = {
+        "energy": "`step_j`" if any(board.step_j is None for board in boards) or not boards else "",
+        "fast": "" if boards else "`step_s`",
+    }.get(config.selection)
+    if missing:
+        raise ConfigError(
+            f'key `selection` has value "{config.selection}": simulated devices share this machine, so what it takes '
+            f"says nothing of theirs; declare boards with {missing} in [simulation.boards.NAME], or use another "
+            f"`selection`"
+        )
 
 
 def _load_data(config: SimulatedRunConfig, simulation: SimulationConfig) -> Dataset:

@@ -66,7 +66,9 @@ def _tables(kinds: tuple[type[msgspec.Struct], ...], path: str) -> Iterator[str]
     for field in fields.values():
         table = _table_of(field.type)
         if table is not None:
-            below.append((table, f"{path}.{field.encode_name}" if path else field.encode_name))
+            place = f"{path}.{field.encode_name}" if path else field.encode_name
+            is_named = isinstance(_bare(field.type), msgspec.inspect.DictType)
+            below.append((table, f"{place}.NAME" if is_named else place))
         cells = (f"`{field.encode_name}`", _type(field.type), _default(field), _allowed(field.type))
         yield "| " + " | ".join((*cells, meanings[field.name])) + " |"
     for table, place in below:
@@ -108,6 +110,8 @@ def _bare(info: Any) -> Any:
 
 def _table_of(info: Any) -> type[msgspec.Struct] | None:
     for option in map(_bare, _options(info)):
+        if isinstance(option, msgspec.inspect.DictType):
+            return _table_of(option.value_type)
         if isinstance(option, msgspec.inspect.StructType):
             return option.cls
     return None

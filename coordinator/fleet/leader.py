@@ -40,6 +40,7 @@ from sparsyedge.coordinator.record.device_evaluations import EvaluationRound
 from sparsyedge.coordinator.record.observer import Observer
 from sparsyedge.coordinator.record.store import RunOutcome, Store
 from sparsyedge.coordinator.rounds import events
+from sparsyedge.coordinator.rounds.cohort import FROM_RECORDS
 from sparsyedge.coordinator.rounds.progress import Progress
 from sparsyedge.coordinator.rounds.stages import Waiting
 from sparsyedge.coordinator.rounds.state_machine import restore
@@ -132,6 +133,7 @@ class Leader:
             reports=reports,
             notes=notes,
             clock=clock,
+            past=store.past if config.selection in FROM_RECORDS else dict,
         )
         self._effects = updates = UpdateEffects(
             config.name,

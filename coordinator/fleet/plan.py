@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from sparsyedge.coordinator.aggregation.update_checks import max_update_bytes
 from sparsyedge.coordinator.config import RunConfig
-from sparsyedge.coordinator.rounds.cohort import Policy
+from sparsyedge.coordinator.rounds.cohort import POLICIES, Policy
 from sparsyedge.coordinator.rounds.stages import Plan
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.model.artifacts import Manifest
@@ -55,7 +55,8 @@ def check_selection(selection: Policy, manifest: Manifest) -> None:
     elif manifest.method.shares:
         why = "the groups of `method.shares` have places of their own in every cohort"
     if why:
-        raise ConfigError(f'key `selection` has value "balanced": {why}; allowed are "uniform" and "round-robin"')
+        allowed = ", ".join(f'"{policy}"' for policy in POLICIES if policy != selection)
+        raise ConfigError(f'key `selection` has value "balanced": {why}; allowed are {allowed}')
 
 
 def check_warmup(rounds: int, method: Method) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sparsyedge.coordinator.fleet.announcements import Announcements
 from sparsyedge.coordinator.fleet.refusals import Refusals
@@ -24,6 +24,7 @@ from sparsyedge.coordinator.rounds.events import (
     RefusalKind,
     ReplaceMember,
 )
+from sparsyedge.coordinator.rounds.past import Past
 from sparsyedge.coordinator.rounds.stages import Open
 from sparsyedge.edge.errors import RunError
 from sparsyedge.edge.protocol.messages import Quality
@@ -50,7 +51,10 @@ class RoundEffects:
         reports: Reports,
         notes: WaitingNotes,
         clock: Callable[[], float],
+        past: Callable[[], Mapping[str, Past]] = dict,
     ) -> None:
+        """`past` reads what is on record of devices, for a policy that chooses by it."""
+        self._past = past
         self._rounds = rounds
         self._store = store
         self._model = model
@@ -188,4 +192,4 @@ class RoundEffects:
 
     def model_ready(self) -> ModelReady:
         """The event that follows a closed round."""
-        return ModelReady(self._model.id)
+        return ModelReady(self._model.id, self._past())

@@ -18,6 +18,7 @@ from sparsyedge.coordinator.aggregation.influence import Share
 from sparsyedge.coordinator.record.database import closed_on_error
 from sparsyedge.coordinator.record.device_evaluations import EvaluationRound, figures_of
 from sparsyedge.coordinator.record.evaluation_rows import put_data_note, put_evaluation
+from sparsyedge.coordinator.record.past_rows import ensure_losses, put_loss
 from sparsyedge.coordinator.record.records import Evaluation, Stretch
 from sparsyedge.coordinator.record.schema import SCHEMA, SCHEMA_VERSION
 from sparsyedge.coordinator.record.store_reader import StoreReader
@@ -104,6 +105,7 @@ class Store(StoreReader):
         now = time.time()
         with closed_on_error(store._db):
             store._db.executescript(SCHEMA)
+            ensure_losses(store._db)
             with store._db as db:
                 db.execute(
                     "INSERT INTO run (name, fleet, state, rounds, created_at, seen_at, pid, dense_bytes, model_id, "
@@ -150,6 +152,7 @@ class Store(StoreReader):
                     f"run store {path} has version {found}, this sparsyedge reads version {SCHEMA_VERSION}; "
                     f"use the sparsyedge that made the run"
                 )
+            ensure_losses(store._db)
         return store
 
     def _version(self) -> int:
@@ -341,6 +344,8 @@ class Store(StoreReader):
                 for phase, cost in report.phases.items()
             ],
         )
+        if isinstance(report.loss_rms, float):
+            put_loss(self._db, device, round_number, report.loss_rms)
         if isinstance(report.evaluated, LocalEvaluation) and report.evaluated.samples:
             put_evaluation(self._db, device, report.evaluated, round_number=round_number)
         if isinstance(report.data, DataNote):

@@ -14,6 +14,7 @@ import msgspec
 from sparsyedge.coordinator.record.database import closed_on_error, open_database
 from sparsyedge.coordinator.record.device_evaluations import DeviceEvaluation, EvaluationRound
 from sparsyedge.coordinator.record.energy_kinds import LEAST_TRUSTED
+from sparsyedge.coordinator.record.past_rows import read_past
 from sparsyedge.coordinator.record.records import (
     AdjustmentRecord,
     DataRecord,
@@ -29,6 +30,7 @@ from sparsyedge.coordinator.record.records import (
 )
 from sparsyedge.coordinator.rounds.conduct import STRIKES, Conduct
 from sparsyedge.coordinator.rounds.deadlines import PROBATION_ROUNDS, remember
+from sparsyedge.coordinator.rounds.past import Past
 from sparsyedge.coordinator.rounds.progress import OpenRecord, Progress
 from sparsyedge.coordinator.rounds.table import Table
 from sparsyedge.edge.errors import RunError
@@ -87,6 +89,10 @@ class StoreReader:
         for row in rows:
             times = remember(times, row["device"], max(0.0, row["seconds"]))
         return times
+
+    def past(self) -> Mapping[str, Past]:
+        """What is on record of every device, for a cohort that is chosen by it; goes through all rounds."""
+        return read_past(self._db)
 
     def config(self) -> str:
         """Return the run's current config as JSON."""

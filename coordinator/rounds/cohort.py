@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from sparsyedge.coordinator.rounds.balanced import balanced_cohort
+from sparsyedge.coordinator.rounds.by_data import by_data
+from sparsyedge.coordinator.rounds.by_energy import by_energy
+from sparsyedge.coordinator.rounds.by_speed import by_speed
+from sparsyedge.coordinator.rounds.lots import round_robin, uniform
+from sparsyedge.coordinator.rounds.past import Past
 from sparsyedge.edge.model.methods import group_of
 
-__all__ = ["POLICIES", "Policy", "Selection", "lot", "round_robin", "sample_cohort", "uniform"]
+__all__ = ["FROM_RECORDS", "POLICIES", "Policy", "Selection", "sample_cohort"]
 
-Policy = Literal["uniform", "round-robin", "balanced"]
+Policy = Literal["uniform", "round-robin", "balanced", "energy", "fast", "data"]
 
 
 class Selection(Protocol):
-    """Orders the devices of a round; the first ones are chosen."""
+    """Orders the devices of a round; the first ones are chosen. `past` is what is on record of them."""
 
-    def __call__(self, devices: Iterable[str], size: int, *, seed: int, round_number: int) -> list[str]: ...
-
-
-def uniform(devices: Iterable[str], size: int, *, seed: int, round_number: int) -> list[str]:
-    """Every device has the same chance in every round.
-
-    Each device's lot is a hash of seed, round and identity; the lowest lots win. One device that comes or goes changes
-    one place in the cohort.
-    """
-
-    return sorted(set(devices), key=lambda device: lot(device, seed=seed, round_number=round_number))
+    def __call__(
+        self, devices: Iterable[str], size: int, *, seed: int, round_number: int, past: Mapping[str, Past]
+    ) -> list[str]: ...
 
 
-def lot(device: str, *, seed: int, round_number: int) -> bytes:
-    """The device's lot in a round of `uniform`."""
-    return hashlib.sha256(f"{seed}/{round_number}/{device}".encode()).digest()
-
-
-def round_robin(devices: Iterable[str], size: int, *, seed: int, round_number: int) -> list[str]:
-    """Devices take turns in name order; the seed sets the start."""
-    ordered = sorted(set(devices))
-    start = (seed + (round_number - 1) * size) % len(ordered) if ordered else 0
-    return [*ordered[start:], *ordered[:start]]
-
-
-POLICIES: dict[Policy, Selection] = {"uniform": uniform, "round-robin": round_robin, "balanced": uniform}
+POLICIES: dict[Policy, Selection] = {
+    "uniform": uniform,
+    "round-robin": round_robin,
+    "balanced": uniform,
+    "energy": by_energy,
+    "fast": by_speed,
+    "data": by_data,
+}
 """Lots also fill the places that are left in a cohort of `balanced`."""
+
+FROM_RECORDS: frozenset[Policy] = frozenset({"energy", "fast", "data"})
+"""The policies that look at what is on record of devices."""
 
 
 def sample_cohort(
@@ -55,13 +49,15 @@ def sample_cohort(
     shares: Sequence[int] = (),
     policy: Policy = "uniform",
     classes: Mapping[str, bytes] | None = None,
+    past: Mapping[str, Past] | None = None,
 ) -> tuple[str, ...]:
     """Pick at most `size` devices by the given policy; returns them sorted.
 
     If the method has groups, each group fills its share of the places first. Places it cannot fill go to the others.
-    `classes` says which classes devices have; only `balanced` asks for it.
+    `classes` says which classes devices have; only `balanced` asks for it. `past` is what is on record of them, for
+    the policies of `FROM_RECORDS`.
     """
-    drawn = POLICIES[policy](devices, size, seed=seed, round_number=round_number)
+    drawn = POLICIES[policy](devices, size, seed=seed, round_number=round_number, past=past or {})
     if policy == "balanced":
         first = balanced_cohort(drawn, size, seed=seed, round_number=round_number, classes=classes or {})
         drawn = [*first, *(device for device in drawn if device not in set(first))]

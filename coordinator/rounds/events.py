@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from sparsyedge.coordinator.rounds.past import Past
 from sparsyedge.edge.protocol.messages import Offer
 
 __all__ = [
@@ -140,6 +142,8 @@ class ModelReady:
     """The closed round is averaged, evaluated and recorded; `model` is the id of the result."""
 
     model: str
+    past: Mapping[str, Past] = field(default_factory=dict)
+    """What is on record of devices now, for a policy that chooses by it."""
 
 
 @dataclass(frozen=True)

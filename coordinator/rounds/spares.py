@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sparsyedge.coordinator.rounds.cohort import lot
 from sparsyedge.coordinator.rounds.heap import Heap, heap_of, pop, push
+from sparsyedge.coordinator.rounds.lots import lot
 from sparsyedge.coordinator.rounds.table import Table
 
 __all__ = ["Lot", "Spares"]

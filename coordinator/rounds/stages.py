@@ -7,12 +7,14 @@ So tables share what stays (table.py), and counts, sums and the next thing to lo
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparsyedge.coordinator.rounds.cohort import Policy
+from sparsyedge.coordinator.rounds.cohort import FROM_RECORDS, Policy
 from sparsyedge.coordinator.rounds.conduct import Conduct, is_out
 from sparsyedge.coordinator.rounds.heap import Heap
+from sparsyedge.coordinator.rounds.past import Past
 from sparsyedge.coordinator.rounds.spares import Spares
 from sparsyedge.coordinator.rounds.table import Table
 
@@ -57,8 +59,8 @@ class Plan:
 
     @property
     def policy_of_spares(self) -> Policy:
-        """Who takes the place of a member that will not answer; a balanced cohort has it filled by lot."""
-        return "uniform" if self.policy == "balanced" else self.policy
+        """Who takes the place of a member that will not answer; turns go by name, everything else by lot."""
+        return "uniform" if self.policy == "balanced" or self.policy in FROM_RECORDS else self.policy
 
     @property
     def asked(self) -> int:
@@ -170,6 +172,8 @@ class RunState:
     """Boot id by device. It keeps the last will of an earlier boot from removing a device that is back."""
     classes: Table[bytes] = field(default_factory=Table)
     """What each device has of each class, where it says so."""
+    past: Mapping[str, Past] = field(default_factory=dict)
+    """What was on record of devices when the last round closed; empty if the plan's policy does not ask for it."""
     unfit: Table[int] = field(default_factory=Table)
     """Devices that are online but will not train: in the given round, or (0) until they say otherwise."""
     conduct: Table[Conduct] = field(default_factory=Table)

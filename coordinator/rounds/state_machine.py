@@ -214,6 +214,7 @@ def _open_if_enough(state: RunState, now_s: float) -> Outcome:
         shares=plan.shares,
         policy=plan.policy,
         classes=state.classes,
+        past=state.past,
     )
     opened = open_stage(state, cohort, now_s, round_number=stage.round, model=stage.model, accepted={})
     return replace(state, stage=opened), (OpenRound(opened.round, cohort, opened.deadline_s),)
@@ -424,7 +425,9 @@ def _next_round(state: RunState, event: ModelReady, now_s: float) -> Outcome:
         return _finish(state)
     # Devices unfit for the closed round may try the next one.
     unfit = Table((device, number) for device, number in state.unfit.items() if number == 0 or number > stage.round)
-    return _open_if_enough(replace(state, stage=Waiting(stage.round + 1, event.model), unfit=unfit), now_s)
+    return _open_if_enough(
+        replace(state, stage=Waiting(stage.round + 1, event.model), unfit=unfit, past=event.past), now_s
+    )
 
 
 def _finish(state: RunState) -> Outcome:

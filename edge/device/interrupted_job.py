@@ -33,6 +33,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     loss: float
     phases: dict[str, PhaseCost]
     bytes_down: int
+    loss_rms: float | None = None
 
 
 class UnfinishedJob:

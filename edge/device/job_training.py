@@ -93,7 +93,7 @@ class JobTraining:
             session.load_optimizer_state({name: state[name] for name in manifest.optimizer_shapes})
             recorder.add(progress.phases)
             self._courier.bytes_down += progress.bytes_down
-            done = Trained(epochs=progress.epochs, steps=progress.steps, loss=progress.loss)
+            done = Trained(epochs=progress.epochs, steps=progress.steps, loss=progress.loss, loss_rms=progress.loss_rms)
 
         def keep(trained: Trained) -> None:
             progress = JobProgress(
@@ -103,6 +103,7 @@ class JobTraining:
                 loss=trained.loss,
                 phases=recorder.snapshot(),
                 bytes_down=self._courier.bytes_down,
+                loss_rms=trained.loss_rms,
             )
             unfinished.save(progress, session.state() | session.optimizer_state())
 

@@ -305,4 +305,5 @@ class UpdateMaker:
             regrown=regrown,
             evaluated=evaluated,
             data=self._data.note,
+            loss_rms=UNSET if trained.loss_rms is None else trained.loss_rms,
         )

@@ -368,6 +368,8 @@ class Report(Message, frozen=True):
     """The evaluation round that this answers; a report on a training round has none."""
     data: DataNote | UnsetType = UNSET
     """How the device's data has changed."""
+    loss_rms: Annotated[float, msgspec.Meta(ge=0)] | UnsetType = UNSET
+    """The root mean square over the steps whose mean is `loss`; older devices leave it out."""
 
 
 class Progress(Message, frozen=True):

@@ -52,6 +52,8 @@ class Trained:
     steps: int
     loss: float
     """Mean over the steps of the last epoch."""
+    loss_rms: float | None = None
+    """Root mean square over the same steps; None if nobody took it."""
 
 
 BeforeStep = Callable[[int, int], None]
@@ -133,7 +135,8 @@ def _train_epoch(
             )
         if on_step is not None:
             on_step(steps, all_steps, losses)
-    return Trained(epochs=before.epochs + 1, steps=steps, loss=sum(losses) / len(losses))
+    rms = math.sqrt(sum(loss * loss for loss in losses) / len(losses))
+    return Trained(epochs=before.epochs + 1, steps=steps, loss=sum(losses) / len(losses), loss_rms=rms)
 
 
 def _train_step(session: Session, samples: Samples, indices: Indices, job: LocalJob, key: StepKey) -> float:

@@ -269,9 +269,11 @@ def test_an_honest_evaluation_is_taken() -> None:
         {"data": {**DATA, "broken": 10**10}},
         {"data": {**DATA, "trouble": "x" * 301}},
         {"data": {**DATA, "trouble": 7}},
+        {"loss_rms": -0.1},
+        {"loss_rms": "much"},
     ],
 )
-def test_an_evaluation_or_a_note_on_data_out_of_bounds_is_refused(fields: dict[str, object]) -> None:
+def test_an_evaluation_a_note_on_data_or_a_loss_out_of_bounds_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(FrameError, match="not a valid Report"):
         decode(json({**REPORT, **fields}), Report)
 

@@ -60,6 +60,7 @@ REPORT = Report(
     regrown=12,
     evaluated=LocalEvaluation(samples=72, held_out=True, before=Score(loss=1.25, accuracy=0.5), after=Score(loss=0.75)),
     evaluation=7,
+    loss_rms=0.875,
     data=DataNote(added=3, changed=1, removed=2, broken=1, trouble="half.ppm ends early"),
 )
 TASK = RoundTask(

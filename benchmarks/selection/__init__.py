@@ -1,0 +1,1 @@
+"""What cohorts chosen by cost or data save, against lots and turns."""
