@@ -53,9 +53,9 @@ def gather(updates: RoundEntries, devices: Sequence[int], first: int, last: int)
     rows = [row for row, found in enumerate(plain) if found is not None]
     if rows:
         table = np.array([plain[row] for row in rows], dtype=np.int64)
-        files, sizes, places = table[:, 0].astype(np.int32), table[:, 3].copy(), ends[rows]
-        native.read_ranges(files, table[:, 1].copy(), sizes, places, positions)
-        native.read_ranges(files, table[:, 2].copy(), sizes, places, values)
+        files, sizes, starts = table[:, 0].astype(np.int32), table[:, 3].copy(), ends[rows]
+        native.read_ranges(files, table[:, 1].copy(), sizes, starts, positions)
+        native.read_ranges(files, table[:, 2].copy(), sizes, starts, values)
     return Gathered(positions, values, ends)
 
 

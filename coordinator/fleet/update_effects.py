@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sparsyedge.coordinator.fleet.announcements import Announcements
 from sparsyedge.coordinator.fleet.publisher import Publisher
@@ -81,7 +81,7 @@ class UpdateEffects:
     def ask_to_wait(self, command: AskToWait) -> None:
         """Tell the device that others go first, and how long it need not ask again."""
         offer, reason = command.offer, one_line(command.reason)
-        again_s = UNSET if command.again_s is None else command.again_s
+        again_s: float | UnsetType = UNSET if command.again_s is None else command.again_s
         reply = Wait(run=offer.run, round=offer.round, update=offer.update.sha256, reason=reason, again_s=again_s)
         self._publisher.reply(command.device, reply)
 

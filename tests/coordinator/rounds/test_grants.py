@@ -116,6 +116,7 @@ def test_devices_in_the_queue_ask_the_more_seldom_the_more_updates_are_missing()
     (wait,) = large(run, devices[1])
     assert isinstance(wait, AskToWait)
     # All of them together ask at most a hundred times a second.
+    assert wait.again_s is not None
     assert wait.again_s == pytest.approx(len(devices) / ASKS_PER_S)
     stage = run.state.stage
     assert isinstance(stage, Open)
