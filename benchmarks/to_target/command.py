@@ -25,7 +25,7 @@ from sparsyedge.benchmarks.to_target.tables import print_table, summary_of
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.device.energy import meter_names, open_meter
 from sparsyedge.edge.errors import ConfigError
-from sparsyedge.edge.model.methods import METHODS, MethodConfig, method_of
+from sparsyedge.edge.model.methods import METHODS, MethodConfig, make_method
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.wire.codecs import CODECS, DEFAULT_CODEC
 
@@ -116,14 +116,14 @@ def _method(text: str) -> MethodConfig:
     """A method by `NAME` or `NAME@SPARSITY`; raises ConfigError if there is no such method or it cannot be sparse."""
     name, at, sparsity = text.partition("@")
     try:
-        method = MethodConfig(name=name, sparsity=float(sparsity) if at else None)
+        target = float(sparsity) if at else None
     except ValueError:
         raise ConfigError(f"--methods has {text!r}: {sparsity!r} is no sparsity; give a share from 0 to 1") from None
     try:
-        method_of(method)
+        make_method(name, **({} if target is None else {"sparsity": target}))
     except ConfigError as error:
         raise ConfigError(f"--methods has {text!r}: {error}") from error
-    return method
+    return MethodConfig(name=name, sparsity=target)
 
 
 def _workers(arguments: argparse.Namespace) -> int | None:
