@@ -139,9 +139,9 @@ def test_a_process_that_the_kernel_kills_is_told_from_one_that_fails(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(WorkloadEnded, match=r"^it was killed \(SIGKILL\), as the kernel does when memory runs out$"):
         run_child("killed_like_this", [], limit_s=60, what="it")
-    with pytest.raises(WorkloadEnded, match="^it ended with code 1: the reason$"):
+    with pytest.raises(WorkloadEnded, match=r"^it ended with code 1: the reason$"):
         run_child("fails_like_this", [], limit_s=60, what="it")
-    with pytest.raises(WorkloadEnded, match="^no time: it took more than the 1 s allowed, and was ended"):
+    with pytest.raises(WorkloadEnded, match=r"^no time: it took more than the 1 s allowed, and was ended"):
         run_child("waits_like_this", [], limit_s=1, what="it")
 
 
