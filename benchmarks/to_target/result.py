@@ -53,7 +53,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, up to the round in which the target was known to be held, or to its last."""
+    """One run, up to the round that showed the target to be held, perhaps one more, or to its last."""
 
     method: str
     seed: int
