@@ -41,6 +41,10 @@ SUBCOMMANDS = {
         "sparsyedge.benchmarks.footprint.command:main",
         "disk and memory that a device's install takes",
     ),
+    "to-target": Command(
+        "sparsyedge.benchmarks.to_target.command:main",
+        "rounds, seconds, joules and megabytes until a target accuracy is held, by method",
+    ),
     "dropout": Command("sparsyedge.benchmarks.dropout.command:main", "accuracy when devices are lost in every round"),
     "attacks": Command(
         "sparsyedge.benchmarks.attacks.command:main", "accuracy under hostile members, by aggregation rule"

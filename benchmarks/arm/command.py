@@ -13,8 +13,8 @@ from sparsyedge.benchmarks.arm.counts import KERNEL_SETS
 from sparsyedge.benchmarks.arm.model import PARTS, LayerWork, board_s, layer_work, modelled_s, read_cycles
 from sparsyedge.benchmarks.arm.plan import read_plan
 from sparsyedge.benchmarks.common.machine import disturbance, instruction_set, machine
-from sparsyedge.benchmarks.common.number_arguments import positive
-from sparsyedge.benchmarks.step.profiles import PROFILES, profile_state
+from sparsyedge.benchmarks.common.number_arguments import positive, share
+from sparsyedge.benchmarks.step.profiles import PROFILES, everywhere, mask, profile_state
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
 from sparsyedge.edge.commands.arguments import Parser
 from sparsyedge.edge.data import DATASETS
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
             f"plans for {instruction_set()} are not those of NEON; set SPARSYEDGE_FORCE_ISA=avx2 and run it again"
         )
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
-        workload = _workload(arguments.profile, arguments.width, Path(folder))
+        workload = _workload(arguments.profile, arguments.sparsity, arguments.width, Path(folder))
         plans = _PlannedSession(workload).plans()
         document = _boards([layer_work(name, plan, KERNEL_SETS["neon"]) for name, plan in plans.items()])
         if arguments.clock_ghz:
@@ -65,7 +65,7 @@ class _PlannedSession(SparseSession):
         }
 
 
-def _workload(profile: str, width: int, folder: Path) -> Workload:
+def _workload(profile: str, sparsity: float | None, width: int, folder: Path) -> Workload:
     from sparsyedge.edge.model.checkpoint import read_initial_state
     from sparsyedge.edge.model.methods import make_method
     from sparsyedge.export.build import build_artifacts
@@ -74,7 +74,11 @@ def _workload(profile: str, width: int, folder: Path) -> Workload:
     spec = ModelSpec.for_data("resnet18", width, DATASETS["cifar10"].form)
     method = make_method("sparsyfed", sparsity=0.95, beta=BETA)
     artifacts, _ = build_artifacts(spec, method, folder / "artifacts", seed=SEED, check=lambda *made: None)
-    state = profile_state(profile, read_initial_state(artifacts), sorted(artifacts.manifest.prunable), seed=SEED)
+    initial, prunable = read_initial_state(artifacts), sorted(artifacts.manifest.prunable)
+    if sparsity is None:
+        state = profile_state(profile, initial, prunable, seed=SEED)
+    else:
+        state = mask(initial, prunable, everywhere(sparsity), seed=SEED)
     return Workload.draw(artifacts, state, batch=BATCH, threads=1, seed=SEED)
 
 
@@ -160,6 +164,12 @@ def make_parser() -> Parser:
         epilog="On x86 set SPARSYEDGE_FORCE_ISA=avx2, whose plans are NEON's.",
     )
     parser.add_argument("--profile", default="trained95", help=f"{', '.join(PROFILES)} or an .npz file")
+    parser.add_argument(
+        "--sparsity",
+        type=share,
+        metavar="S",
+        help="instead of a profile: random zeros, this share of every prunable weight",
+    )
     parser.add_argument("--width", type=positive, default=64, help="of the ResNet-18 (default: %(default)s)")
     parser.add_argument(
         "--clock-ghz", type=float, help="of this machine: also model its AVX2 kernels, and compare with their time"

@@ -18,6 +18,7 @@ from sparsyedge.benchmarks.device.board import fingerprint
 from sparsyedge.benchmarks.device.measurement import Task, Turn
 from sparsyedge.benchmarks.device.plots import draw, page
 from sparsyedge.benchmarks.device.result import FORMAT, DeviceResult, summarise
+from sparsyedge.benchmarks.device.suite_command import add_suite_arguments, check_no_suite, run_suite_command
 from sparsyedge.benchmarks.device.tables import summary
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
 from sparsyedge.benchmarks.step.workload import Workload
@@ -42,6 +43,9 @@ START_LIMIT_S = 600.0
 def main(argv: list[str]) -> int:
     """Measure this board, save JSON, HTML and PNG, and print a table or, with --json, the document."""
     arguments = make_parser().parse_args(argv)
+    if arguments.suite is not None:
+        return run_suite_command(arguments)
+    check_no_suite(arguments)
     # Fail on a missing meter now rather than after the export.
     open_meter(arguments.meter).stop()
     with tempfile.TemporaryDirectory(prefix="sparsyedge-bench-") as folder:
@@ -143,17 +147,25 @@ def _keep(results: list[DeviceResult], out: Path, document: bytes) -> None:
 
 def _minutes(text: str) -> float:
     minutes = float(text)
-    if not 0 < minutes <= 24 * 60:
-        raise argparse.ArgumentTypeError(f"{text} minutes; allowed are more than 0 and at most 1440")
+    if not 0 <= minutes <= 24 * 60:
+        raise argparse.ArgumentTypeError(f"{text} minutes; allowed are more than 0 and at most 1440; 0 with --suite")
     return minutes
 
 
 def make_parser() -> Parser:
     parser = Parser(prog="sparsyedge bench device", description="What training costs this board, dense against sparse.")
-    parser.add_argument("--minutes", type=_minutes, default=4.0, metavar="M", help="of training (default: %(default)g)")
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        default=4.0,
+        metavar="M",
+        help="of training; of a suite, for each workload, and 0 for --batches alone (default: %(default)g)",
+    )
     parser.add_argument("--meter", default="auto", help=f"energy: {', '.join(meter_names())} (default: %(default)s)")
     parser.add_argument("--idle-s", type=float, default=5.0, metavar="S", help="for the idle baseline of each turn")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="keep device.json, device.html and device.png there")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep device.json (of a suite: suite.json), a page and a picture there"
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON document instead of the table")
     parser.add_argument("--artifacts", type=Path, metavar="DIR", help="an exported model (default: export one here)")
     parser.add_argument("--width", type=positive, default=64, help="of the ResNet-18 (default: %(default)s)")
@@ -166,4 +178,5 @@ def make_parser() -> Parser:
     parser.add_argument("--batch", type=positive, default=16, help="samples per step (default: %(default)s)")
     parser.add_argument("--round-samples", type=positive, default=500, help="of one round (default: %(default)s)")
     parser.add_argument("--threads", type=positive, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    add_suite_arguments(parser)
     return parser

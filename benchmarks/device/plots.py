@@ -11,7 +11,7 @@ from typing import Any
 from sparsyedge.benchmarks.device.result import DeviceResult, Model
 from sparsyedge.benchmarks.device.tables import comparison, energy_line, summary
 
-__all__ = ["draw", "page"]
+__all__ = ["STYLE", "draw", "lines", "page"]
 
 COLOURS = {"dense": "#D55E00", "sparse": "#0072B2"}  # Okabe and Ito: colour-blind readers can tell them apart
 HATCHES = {"dense": "//", "sparse": ""}
@@ -54,7 +54,7 @@ def page(results: Sequence[DeviceResult], picture: bytes | None) -> str:
         image = f'<img alt="dense against sparse" src="data:image/png;base64,{data}">'
     machines = "\n".join(
         f"<h2>{html.escape(result.name)}</h2><p>{html.escape(energy_line(result))}</p>"
-        f"<pre>{html.escape(_lines({**result.machine, **result.settings}))}</pre>"
+        f"<pre>{html.escape(lines({**result.machine, **result.settings}))}</pre>"
         for result in results
     )
     return (
@@ -96,7 +96,8 @@ def _energy_label(results: Sequence[DeviceResult], label: str) -> str:
     return f"{label} ({', '.join(kinds)})"
 
 
-def _lines(table: dict[str, Any]) -> str:
+def lines(table: dict[str, Any]) -> str:
+    """Facts as lines of text."""
     return "\n".join(f"{key}: {_words(value)}" for key, value in table.items())
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from sparsyedge.benchmarks.device.result import DeviceResult, Model
 from sparsyedge.edge.device.energy import joules_mark, meter_text
 
-__all__ = ["comparison", "energy_line", "summary"]
+__all__ = ["aligned", "comparison", "energy_line", "number", "summary"]
 
 Row = tuple[str, Callable[[Model], str]]
 
 
-def _number(value: float | None, digits: int = 1) -> str:
+def number(value: float | None, digits: int = 1) -> str:
+    """A figure of a table, `-` if it is unknown."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
@@ -27,20 +28,20 @@ def _yes(value: bool | None) -> str:
 def _rows(kind: str) -> list[Row]:
     mark = joules_mark(kind)
     return [
-        ("sparsity, %", lambda model: _number(100 * model.sparsity)),
+        ("sparsity, %", lambda model: number(100 * model.sparsity)),
         ("graph", lambda model: model.graph),
         ("steps", lambda model: str(model.steps)),
-        ("step, ms (median)", lambda model: _number(model.step_ms)),
+        ("step, ms (median)", lambda model: number(model.step_ms)),
         ("step, ms (10 % .. 90 %)", lambda model: f"{model.step_ms_p10:.1f} .. {model.step_ms_p90:.1f}"),
-        ("samples per second", lambda model: _number(model.samples_per_s)),
+        ("samples per second", lambda model: number(model.samples_per_s)),
         (f"J per sample{mark}", lambda model: _joules(model.sample_j)),
         (f"J per sample above idle{mark}", lambda model: _joules(model.sample_j_above_idle)),
-        ("round, s", lambda model: _number(model.round_s)),
+        ("round, s", lambda model: number(model.round_s)),
         (f"J per round{mark}", lambda model: _joules(model.round_j)),
         (f"J per round above idle{mark}", lambda model: _joules(model.round_j_above_idle)),
-        ("update, MB", lambda model: _number(model.update_bytes / 1e6, 3)),
-        ("peak RSS, MB", lambda model: _number(model.peak_rss_mb, 0)),
-        ("temperature, C (start, peak)", lambda model: f"{_number(model.start_c)}, {_number(model.peak_c)}"),
+        ("update, MB", lambda model: number(model.update_bytes / 1e6, 3)),
+        ("peak RSS, MB", lambda model: number(model.peak_rss_mb, 0)),
+        ("temperature, C (start, peak)", lambda model: f"{number(model.start_c)}, {number(model.peak_c)}"),
         ("throttled", lambda model: _yes(model.throttled)),
     ]
 
@@ -60,7 +61,7 @@ def summary(result: DeviceResult) -> str:
     body = [
         (label, show(dense), show(sparse), _ratio(label, dense, sparse)) for label, show in _rows(result.energy_kind)
     ]
-    lines = _aligned([("", "dense", "sparse", "dense / sparse"), *body])
+    lines = aligned([("", "dense", "sparse", "dense / sparse"), *body])
     return "\n".join(
         [f"{result.name}, {result.settings['threads']} thread(s)", *lines, energy_line(result), *result.notes]
     )
@@ -80,7 +81,7 @@ def comparison(results: Sequence[DeviceResult]) -> str:
                 marked = label.startswith("J ") and text != "-"
                 cells.append(f"{text}{joules_mark(result.energy_kind)}" if marked else text)
         body.append((label, *cells))
-    return "\n".join([*_aligned([("", *header), *body]), *_differences(results)])
+    return "\n".join([*aligned([("", *header), *body]), *_differences(results)])
 
 
 def _ratio(label: str, dense: Model, sparse: Model) -> str:
@@ -110,7 +111,8 @@ def _differences(results: Sequence[DeviceResult]) -> list[str]:
     return lines
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines of columns, the first one to the left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

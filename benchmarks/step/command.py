@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sparsyedge.benchmarks.common.machine import cap_peers, disturbance, instruction_set, machine
-from sparsyedge.benchmarks.common.number_arguments import positive
+from sparsyedge.benchmarks.common.number_arguments import positive, share
 from sparsyedge.benchmarks.step.contestants import CONTESTANTS, OURS, Variant, open_contestants
 from sparsyedge.benchmarks.step.measure import Timing, compare_losses, measure
 from sparsyedge.benchmarks.step.memory import peak_mb
@@ -180,13 +180,6 @@ def _peers(text: str) -> list[str]:
     return [name for name in PEERS if name in names]
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share of zeros, from 0 to below 1")
-    return value
-
-
 def make_parser() -> Parser:
     parser = Parser(
         prog="sparsyedge bench step",
@@ -202,7 +195,7 @@ def make_parser() -> Parser:
         "state (default: %(default)s)",
     )
     add("--model", default="resnet18", help="of the zoo; the named profiles are ResNet-18's (default: %(default)s)")
-    add("--sparsity", type=_share, help="instead of a profile: random zeros, this share of every prunable weight")
+    add("--sparsity", type=share, help="instead of a profile: random zeros, this share of every prunable weight")
     add(
         "--train",
         default="all",
