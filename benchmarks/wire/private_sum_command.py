@@ -39,7 +39,7 @@ CAP = 1000
 """What a device weighs at most, in samples."""
 COLLUDING = 0.1
 CLEAR: tuple[Codec, ...] = (LOSSLESS, "bf16")
-COLUMNS = ("devices", "lost", "peers", "update, B", "dense / it", "other, B", "device, s", "coord., s", "exact")
+COLUMNS = ("devices", "lost", "peers", "update, kB", "dense / it", "other, kB", "device, s", "coord., s", "exact")
 SIGNATURE = b"\0" * 64
 """Signing is the fleet's identities' part, and is not measured here."""
 
@@ -224,7 +224,7 @@ def _print(document: dict[str, object], figures: list[Figures]) -> None:
     console = Console()
     table = Table(box=box.SIMPLE_HEAD)
     for title in COLUMNS:
-        table.add_column(title, justify="right", overflow="fold")
+        table.add_column(title, justify="right", no_wrap=True)
     dense_values = document["dense_values"]
     assert isinstance(dense_values, int)
     for each in figures:
@@ -233,9 +233,9 @@ def _print(document: dict[str, object], figures: list[Figures]) -> None:
             f"{each.devices:,}",
             f"{each.dropouts:.0%}",
             f"{min(each.degree, each.devices - 1)}",
-            f"{each.update_bytes:,}",
+            f"{each.update_bytes / 1e3:,.0f}",
             f"{dense / each.update_bytes:.1f}",
-            f"{each.other_bytes:,.0f}",
+            f"{each.other_bytes / 1e3:.1f}",
             f"{each.device_s:.3f}",
             f"{each.coordinator_s:.3f}",
             "yes" if each.exact else "NO",
