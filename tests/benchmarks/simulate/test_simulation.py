@@ -232,6 +232,36 @@ def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, 
     assert simulate(config).run.model_id == summary.run.model_id
 
 
+class SlowsDown(SilentObserver):
+    """A clock by which this machine becomes a thousand times slower after round 1."""
+
+    def __init__(self) -> None:
+        self.speed = 1.0
+        self._now_s = self._read_s = time.monotonic()
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        self.clock()
+        self.speed = 1.0 if round_number == 1 else 1000.0
+
+    def clock(self) -> float:
+        read_s = time.monotonic()
+        self._now_s += self.speed * (read_s - self._read_s)
+        self._read_s = read_s
+        return self._now_s
+
+
+def test_run_on_a_machine_that_becomes_slow_has_the_same_cohorts_and_the_same_model(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Few enough devices that a cohort has some that answered within seconds before, and one that never did.
+    config = make_config("quick", devices=4, rounds=3)
+    quick = simulate(config, workers=1)
+    slow = SlowsDown()
+    monkeypatch.setattr("sparsyedge.benchmarks.simulate.simulation.HeldClock", lambda: HeldClock(slow.clock))
+    summary = simulate(msgspec.structs.replace(config, run_dir=f"{config.run_dir}-slow"), workers=1, observer=slow)
+    assert [record.model_id for record in summary.rounds] == [record.model_id for record in quick.rounds]
+
+
 FLAT = LearningRateConfig(start=0.1, end=0.1)
 
 
