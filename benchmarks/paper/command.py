@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from sparsyedge.benchmarks.common.number_arguments import positive, positive_number
 from sparsyedge.benchmarks.common.progress import LiveProgress
 from sparsyedge.benchmarks.paper.experiments import EXPERIMENTS, Row
-from sparsyedge.benchmarks.paper.results import run_setting
+from sparsyedge.benchmarks.paper.results import finished_result, run_setting
 from sparsyedge.benchmarks.paper.settings import OTHER_SEED, SCALES, SEEDS, Scale, SeedsVary, Setting
 from sparsyedge.benchmarks.paper.tables import as_document, print_experiment
 from sparsyedge.benchmarks.simulate import Backend
@@ -29,6 +29,8 @@ from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, Codec
 __all__ = ["main", "make_parser"]
 
 Run = Callable[[Setting], dict[str, Any]]
+Planned = Sequence[tuple[Row, Sequence[Setting]]]
+Results = list[tuple[Row, list[dict[str, Any]]]]
 
 
 def main(argv: list[str]) -> int:
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> int:
     experiment = EXPERIMENTS[arguments.table]
     full = arguments.scale == "full"
     scale = _scale(arguments)
-    seeds = SEEDS[: arguments.seeds or scale.seeds]
+    seeds = SEEDS[: arguments.seeds or (len(SEEDS) if arguments.finished else scale.seeds)]
     rows = [row for row in experiment.rows(full) if arguments.only in row.label]
     if not rows:
         labels = ", ".join(row.label for row in experiment.rows(full))
@@ -52,11 +54,7 @@ def main(argv: list[str]) -> int:
     planned = [(row, _settings(row, arguments, seeds)) for row in rows]
     if arguments.estimate:
         return _estimate(arguments, planned, console)
-    run = _runner(arguments, console)
-    results: list[tuple[Row, list[dict[str, Any]]]] = []
-    for number, (row, settings) in enumerate(planned, start=1):
-        console.print(f"{number}/{len(rows)} {row.label}", highlight=False)
-        results.append((row, [run(setting) for setting in settings]))
+    results = _finished(arguments, planned) if arguments.finished else _run_all(arguments, planned, console)
     if arguments.plot is not None:
         from sparsyedge.benchmarks.paper.drawings import write_drawing
 
@@ -68,6 +66,31 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _run_all(arguments: argparse.Namespace, planned: Planned, console: Console) -> Results:
+    """Run what has no result yet, one after another."""
+    run = _runner(arguments, console)
+    results: Results = []
+    for number, (row, settings) in enumerate(planned, start=1):
+        console.print(f"{number}/{len(planned)} {row.label}", highlight=False)
+        results.append((row, [run(setting) for setting in settings]))
+    return results
+
+
+def _finished(arguments: argparse.Namespace, planned: Planned) -> Results:
+    """The rows that have results, each with the seeds that are there; raises ConfigError if there are none."""
+    found = [
+        (row, [finished_result(setting, arguments.results, backend=arguments.backend) for setting in settings])
+        for row, settings in planned
+    ]
+    results = [(row, [each for each in documents if each is not None]) for row, documents in found]
+    if not any(documents for _, documents in results):
+        raise ConfigError(
+            f"--finished: {arguments.results} has no result of {arguments.table} at scale {arguments.scale}; leave the "
+            "option out to run it, or name the folder of its documents with --results"
+        )
+    return [(row, documents) for row, documents in results if documents]
+
+
 def _settings(row: Row, arguments: argparse.Namespace, seeds: tuple[int, ...]) -> list[Setting]:
     full = arguments.scale == "full"
     varied = None if arguments.seeds_vary == "all" else arguments.seeds_vary
@@ -77,7 +100,7 @@ def _settings(row: Row, arguments: argparse.Namespace, seeds: tuple[int, ...]) -
     ]
 
 
-def _estimate(arguments: argparse.Namespace, rows: list[tuple[Row, list[Setting]]], console: Console) -> int:
+def _estimate(arguments: argparse.Namespace, rows: Planned, console: Console) -> int:
     # Imported here: running the experiments needs none of it.
     from sparsyedge.benchmarks.paper import estimate
 
@@ -180,6 +203,9 @@ def make_parser() -> Parser:
         "--estimate",
         action="store_true",
         help="run nothing; time a few steps of each row's method here and print the core-hours of its runs",
+    )
+    parser.add_argument(
+        "--finished", action="store_true", help="run nothing; print the rows that have results, each with its seeds"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     return parser

@@ -41,6 +41,8 @@ class Experiment:
     rows: Callable[[bool], tuple[Row, ...]]
     """The rows; the argument says whether the scale is full."""
     note: str = ""
+    bases: tuple[str, ...] = ()
+    """The rows, without their sparsity, that all others are compared with; none: SparsyFed is, with all others."""
     published: tuple[str, ...] = ()
     """The paper's tables of this experiment; its main tables have the cells that these lack."""
     drawing: Literal["curves", "exchange", "overlap", "layers"] = "curves"
@@ -141,6 +143,7 @@ EXPERIMENTS = {
         title="beyond the paper: one change at a time",
         columns=("late_single_accuracy", "late_accuracy", "final_test_accuracy", "multiply_adds", "fewer_bytes"),
         rows=lever_rows,
+        bases=("sparsyfed", "flash"),
         note="late: mean over the last half of the rounds, on validation samples, of each round's own model (single) "
         "and of the mean of the last ten; final: that mean after the last round, on the test part",
     ),

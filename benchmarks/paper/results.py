@@ -30,7 +30,7 @@ from sparsyedge.edge.errors import DataError
 from sparsyedge.edge.storage import write_atomically
 from sparsyedge.edge.wire.codecs import DEFAULT_CODEC
 
-__all__ = ["figures", "read_result", "run_config", "run_setting"]
+__all__ = ["figures", "finished_result", "read_result", "run_config", "run_setting"]
 
 LATE_SHARE = 0.5
 """`late_accuracy` averages the last half of the rounds: with few labels per device, one evaluation says little."""
@@ -47,10 +47,9 @@ def run_setting(
     backend: Backend = "ort",
 ) -> dict[str, Any]:
     """The result of a setting: read from disk, resumed after an interruption, or run from the start."""
-    suffix = "" if backend == "ort" else f".{backend}"
-    path = directory / f"{setting.key}{suffix}.json"
-    if path.is_file():
-        return read_result(path)
+    if (found := finished_result(setting, directory, backend=backend)) is not None:
+        return found
+    suffix = _suffix(backend)
     start = prepare(setting, directory / f"runs{suffix}", data_dir=data_dir)
     config = run_config(setting, directory / f"runs{suffix}", data_dir=data_dir)
     summary = simulate(config, workers=workers, engine=engine, backend=backend, observer=observer)
@@ -70,8 +69,22 @@ def run_setting(
         **({} if overlap is None else {"mask_overlap": overlap}),
         **({} if start is None else {"start": start}),
     }
-    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
+    write_atomically(_path(setting, directory, backend), (json.dumps(result, indent=1) + "\n").encode())
     return result
+
+
+def finished_result(setting: Setting, directory: Path, *, backend: Backend = "ort") -> dict[str, Any] | None:
+    """The result of a setting from disk; None if it has not been run to its end."""
+    path = _path(setting, directory, backend)
+    return read_result(path) if path.is_file() else None
+
+
+def _path(setting: Setting, directory: Path, backend: Backend) -> Path:
+    return directory / f"{setting.key}{_suffix(backend)}.json"
+
+
+def _suffix(backend: Backend) -> str:
+    return "" if backend == "ort" else f".{backend}"
 
 
 def read_result(path: Path) -> dict[str, Any]:

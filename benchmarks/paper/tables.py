@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import Any
 
 from rich import box
@@ -66,7 +66,8 @@ NEAR_ONE = (
 COMPARED = ("accuracy", "late_accuracy", "late_single_accuracy", "final_test_accuracy")
 """The figures that compare methods seed by seed: runs with one seed share cohorts and batches."""
 
-Results = Sequence[tuple[Row, Sequence[dict[str, Any]]]]
+Result = tuple[Row, Sequence[dict[str, Any]]]
+Results = Sequence[Result]
 
 
 def print_experiment(console: Console, experiment: Experiment, results: Results) -> None:
@@ -81,16 +82,24 @@ def print_experiment(console: Console, experiment: Experiment, results: Results)
         console.print(comparison)
     if experiment.note:
         console.print(experiment.note, highlight=False)
-    # All rows have the same ones.
-    seeds = len(results[0][1])
-    over = f"means of {seeds} seeds with 95 % intervals (Student's t)" if seeds > 1 else "one seed"
-    console.print(f"{over}; accuracies are in percent", highlight=False)
+    console.print(f"{_seeds_text(results)}; accuracies are in percent", highlight=False)
     for line in _data_used(results):
         console.print(line, highlight=False)
-    for (label, other), columns in groupby(_differences(results), key=lambda each: (each.label, each.other)):
+    for (label, other), columns in groupby(
+        _differences(experiment, results), key=lambda each: (each.label, each.other)
+    ):
         console.print(f"{label} - {other}:", highlight=False)
         for each in columns:
             console.print(f"  {_gain(each)}", highlight=False)
+
+
+def _seeds_text(results: Results) -> str:
+    """How many seeds are behind the figures; rows differ where only finished runs are shown."""
+    counts = {len(documents) for _, documents in results}
+    if max(counts) == 1:
+        return "one seed"
+    seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts))
+    return f"means of {seeds} seeds with 95 % intervals (Student's t)"
 
 
 def _data_used(results: Results) -> list[str]:
@@ -192,7 +201,7 @@ def as_document(name: str, experiment: Experiment, results: Results, *, scale: s
             "high_95": each.gain.high,
             "seeds": each.gain.count,
         }
-        for each in _differences(results)
+        for each in _differences(experiment, results)
     ]
     return {
         "experiment": name,
@@ -206,7 +215,7 @@ def as_document(name: str, experiment: Experiment, results: Results, *, scale: s
 
 @dataclass(frozen=True)
 class _Difference:
-    """How far SparsyFed is ahead of another method, in points."""
+    """How far a row is ahead of another, in points."""
 
     label: str
     other: str
@@ -214,22 +223,35 @@ class _Difference:
     gain: Interval
 
 
-def _differences(results: Results) -> Iterator[_Difference]:
-    """SparsyFed minus every other row with the same data and sparsity; empty with only one seed."""
-    for row, documents in results:
-        if row.method.name != "sparsyfed" or len(documents) < 2:
+def _differences(experiment: Experiment, results: Results) -> Iterator[_Difference]:
+    """Differences between rows with the same data and sparsity; none between rows that share less than two seeds."""
+    for (row, documents), (other, others) in _compared(experiment, results):
+        for column in COMPARED:
+            pairs = [
+                (100 * ours["figures"][column], 100 * theirs["figures"][column])
+                for ours, theirs in _by_seed(documents, others)
+                if None not in (ours["figures"].get(column), theirs["figures"].get(column))
+            ]
+            if len(pairs) >= 2:
+                yield _Difference(row.label, other.label, column, paired_difference(*zip(*pairs, strict=True)))
+
+
+def _compared(experiment: Experiment, results: Results) -> Iterator[tuple[Result, Result]]:
+    """All rows with the bases of their sparsity, or SparsyFed with every other row."""
+    for first, second in permutations(results, 2):
+        if _place(first[0]) != _place(second[0]):
             continue
-        for other, others in results:
-            if other is row or _place(other) != _place(row):
-                continue
-            for column in COMPARED:
-                pairs = [
-                    (100 * ours["figures"][column], 100 * theirs["figures"][column])
-                    for ours, theirs in zip(documents, others, strict=True)
-                    if None not in (ours["figures"].get(column), theirs["figures"].get(column))
-                ]
-                if len(pairs) >= 2:
-                    yield _Difference(row.label, other.label, column, paired_difference(*zip(*pairs, strict=True)))
+        base = second[0].label.removesuffix(f" {second[0].method.sparsity:g}") if second[0].method.sparsity else ""
+        if base in experiment.bases or (not experiment.bases and first[0].method.name == "sparsyfed"):
+            yield first, second
+
+
+def _by_seed(
+    documents: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The runs of two rows that share a seed, and so cohorts and batches."""
+    theirs = {each["setting"]["seed"]: each for each in others}
+    return [(ours, theirs[seed]) for ours in documents if (seed := ours["setting"]["seed"]) in theirs]
 
 
 def _place(row: Row) -> tuple[Any, ...]:

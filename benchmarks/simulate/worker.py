@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 from multiprocessing.connection import Connection
 
 from sparsyedge.benchmarks.simulate.pipe import Done, Pipe, PipeLink, Turn, decode, encode
@@ -19,7 +21,19 @@ def work(connection: Connection, setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.set_up()
     logs.name_lines(f"worker {os.getpid()}")
+    threading.Thread(target=_end_with_parent, name="simulate-parent", daemon=True).start()
     play_turns(connection, setup)
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as its parent is dead, also in the middle of a turn.
+
+    It would finish the turn otherwise, and write the device's files while the resumed run plays the same device.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def play_turns(connection: Pipe, setup: Setup) -> None:

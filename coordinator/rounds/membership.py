@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sparsyedge.coordinator.rounds.cohort import sample_cohort
 from sparsyedge.coordinator.rounds.conduct import Cause, struck
-from sparsyedge.coordinator.rounds.deadlines import patience_s
+from sparsyedge.coordinator.rounds.deadlines import FIRST_S, patience_s
 from sparsyedge.coordinator.rounds.events import Command, Quarantine, ReplaceMember
 from sparsyedge.coordinator.rounds.grants import release, uploads_until
 from sparsyedge.coordinator.rounds.heap import heap_of, pop, push
@@ -73,8 +73,10 @@ def slowest_s(state: RunState, accepted: Iterable[str]) -> float:
 
 
 def _time_of(state: RunState, device: str) -> float:
-    fixed_s = state.plan.deadline_s
-    return patience_s(state.times.get(device, ())) if fixed_s is None else fixed_s
+    if state.plan.deadline_s is not None:
+        return state.plan.deadline_s
+    # Where devices take turns, their times are mostly waiting; by these, a slow machine would change the cohort.
+    return FIRST_S if state.plan.takes_turns else patience_s(state.times.get(device, ()))
 
 
 # ---- members that will not answer ------------------------------------------------------------------------------------

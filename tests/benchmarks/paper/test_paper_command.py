@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -343,7 +344,8 @@ def test_methods_are_compared_with_sparsyfed_seed_by_seed(
     def result(setting: Setting, *arguments: object, **options: object) -> dict[str, Any]:
         # Two points behind in every seed but one, where it is one.
         behind = {"flash": 0.01 if setting.seed == 2035 else 0.02}.get(setting.method.name, 0.0)
-        return {"setting": {}, "rounds": [], "figures": {"accuracy": setting.seed / 10_000 - behind}}
+        figures = {"accuracy": setting.seed / 10_000 - behind}
+        return {"setting": msgspec.to_builtins(setting), "rounds": [], "figures": figures}
 
     monkeypatch.setattr(command, "run_setting", result)
     arguments = ["accuracy", "--results", str(tmp_path), "--only", "0.99", "--seeds"]
@@ -362,6 +364,57 @@ def test_methods_are_compared_with_sparsyfed_seed_by_seed(
     ) in printed
     assert command.main([*arguments, "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == []
+
+
+def write_results(folder: Path, wanted: Mapping[str, Sequence[int]], *, table: str) -> None:
+    """Results of the seeds of each row, as if they had been run."""
+    for row in EXPERIMENTS[table].rows(False):
+        for setting in row.settings(SCALES["small"], tuple(wanted.get(row.label, ())), full=False):
+            (folder / f"{setting.key}.json").write_text(json.dumps(fake_result(setting)))
+
+
+def no_run(*arguments: object, **options: object) -> dict[str, Any]:
+    raise AssertionError("a run was begun")
+
+
+def test_finished_runs_alone_are_shown_each_row_with_its_seeds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run_setting", no_run)
+    write_results(tmp_path, {"sparsyfed 0.99": SEEDS[:3], "sparsyfed-no-act 0.99": SEEDS[1:4]}, table="activations")
+    write_results(tmp_path, {"sparsyfed 0.95": SEEDS[:1]}, table="activations")
+    arguments = ["activations", "--finished", "--results", str(tmp_path)]
+    assert command.main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    shown = {row["label"]: [setting["seed"] for setting in row["settings"]] for row in document["rows"]}
+    assert shown == {
+        "sparsyfed 0.95": [5378],
+        "sparsyfed 0.99": [5378, 9421, 2035],
+        "sparsyfed-no-act 0.99": [9421, 2035, 7117],
+    }
+    # Only the runs of a seed that both rows have share cohorts and batches.
+    assert {each["seeds"] for each in document["differences"]} == {2}
+    assert command.main(arguments) == 0
+    assert "means of 1 to 3 seeds with 95 % intervals" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_folder_without_finished_runs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(command, "run_setting", no_run)
+    write_results(tmp_path, {"sparsyfed 0.95": SEEDS[:1]}, table="activations")
+    with pytest.raises(ConfigError, match=r"has no result of beta at scale small; leave the option out to run it"):
+        command.main(["beta", "--only", "1.5", "--finished", "--results", str(tmp_path)])
+
+
+def test_levers_are_compared_with_both_methods_that_they_begin_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run_setting", no_run)
+    rows = ("sparsyfed 0.95", "flash 0.95", "flash 0.99", "label shift 1 0.95", "flash, lamp 0.95")
+    write_results(tmp_path, dict.fromkeys(rows, SEEDS[:2]), table="levers")
+    assert command.main(["levers", "--finished", "--results", str(tmp_path), "--json"]) == 0
+    pairs = {(each["row"], each["minus"]) for each in json.loads(capsys.readouterr().out)["differences"]}
+    levers, bases = ("label shift 1 0.95", "flash, lamp 0.95"), ("sparsyfed 0.95", "flash 0.95")
+    assert pairs == {*((lever, base) for lever in levers for base in bases), bases, bases[::-1]}
 
 
 def test_groups_with_other_targets_are_not_compared(

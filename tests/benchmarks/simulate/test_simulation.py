@@ -232,6 +232,79 @@ def test_run_that_was_killed_goes_on_to_the_same_model(make_config: MakeConfig, 
     assert simulate(config).run.model_id == summary.run.model_id
 
 
+LEAVES_A_WORKER_BEHIND = """
+import multiprocessing, os, signal, sys, time
+from sparsyedge.benchmarks.simulate import worker
+
+def busy(connection):
+    worker.play_turns = lambda connection, setup: (connection.send(os.getpid()), time.sleep(3600))
+    worker.work(connection, None)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    context.Process(target=busy, args=(theirs,), daemon=True).start()
+    print(ours.recv(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
+def test_worker_ends_in_the_middle_of_a_turn_when_the_simulation_is_killed(tmp_path: Path) -> None:
+    # Else it would write the device's files while the resumed run plays the same device.
+    program = tmp_path / "leaves.py"
+    program.write_text(LEAVES_A_WORKER_BEHIND)
+    # Not to the end of its output: the worker has that open, too.
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        worker = int(killed.stdout.readline())
+    assert killed.returncode == -signal.SIGKILL
+    until_s = time.monotonic() + 60
+    while is_alive(worker) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    if alive := is_alive(worker):
+        os.kill(worker, signal.SIGKILL)
+    assert not alive
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class SlowsDown(SilentObserver):
+    """A clock by which this machine becomes a thousand times slower after round 1."""
+
+    def __init__(self) -> None:
+        self.speed = 1.0
+        self._now_s = self._read_s = time.monotonic()
+
+    def round_opened(self, *, round_number: int, rounds: int, cohort: tuple[str, ...], learning_rate: float) -> None:
+        self.clock()
+        self.speed = 1.0 if round_number == 1 else 1000.0
+
+    def clock(self) -> float:
+        read_s = time.monotonic()
+        self._now_s += self.speed * (read_s - self._read_s)
+        self._read_s = read_s
+        return self._now_s
+
+
+def test_run_on_a_machine_that_becomes_slow_has_the_same_cohorts_and_the_same_model(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Few enough devices that a cohort has some that answered within seconds before, and one that never did.
+    config = make_config("quick", devices=4, rounds=3)
+    quick = simulate(config, workers=1)
+    slow = SlowsDown()
+    monkeypatch.setattr("sparsyedge.benchmarks.simulate.simulation.HeldClock", lambda: HeldClock(slow.clock))
+    summary = simulate(msgspec.structs.replace(config, run_dir=f"{config.run_dir}-slow"), workers=1, observer=slow)
+    assert [record.model_id for record in summary.rounds] == [record.model_id for record in quick.rounds]
+
+
 FLAT = LearningRateConfig(start=0.1, end=0.1)
 
 

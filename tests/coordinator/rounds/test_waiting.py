@@ -12,7 +12,7 @@ from fixtures.clockwork import PLAN, SECOND, Run, offer_of
 from fixtures.reports import plain_report
 
 from sparsyedge.coordinator.record.store import AcceptedUpdate, ClosedRound, Store
-from sparsyedge.coordinator.rounds.deadlines import LEAST_S, PROBATION_ROUNDS
+from sparsyedge.coordinator.rounds.deadlines import FIRST_S, LEAST_S, PROBATION_ROUNDS
 from sparsyedge.coordinator.rounds.events import (
     ChunkReceived,
     CloseRound,
@@ -22,6 +22,7 @@ from sparsyedge.coordinator.rounds.events import (
     OfferReceived,
     Quarantine,
     Released,
+    ReplaceMember,
     Tick,
     UpdateInvalid,
     UpdateVerified,
@@ -224,7 +225,20 @@ def test_a_few_fast_devices_do_not_set_the_pace() -> None:
 
 def test_devices_that_take_turns_are_not_measured_by_each_other() -> None:
     run = begun(takes_turns=True)
-    assert [complete(run, without="d4") for _ in range(2)] == [200.0, 200.0]
+    assert [complete(run, without="d4") for _ in range(2)] == [FIRST_S, FIRST_S]
+
+
+def test_devices_that_take_turns_all_have_the_same_time_and_none_loses_its_place_by_waiting() -> None:
+    run = Run(replace(TEN, cohort_size=3, min_devices=4, min_updates=3, takes_turns=True, deadline_s=None))
+    run.online("d1", "d2", "d3", "d4", "d5")
+    for _ in range(2):
+        complete(run)
+    opened = run.open
+    # Some have answered before, within seconds, and one may be new.
+    assert set(opened.deadlines.values()) == {opened.opened_s + FIRST_S}
+    run.now_s += 0.99 * FIRST_S
+    run.feed(Tick())
+    assert run.all(ReplaceMember) == []
 
 
 def test_a_device_that_says_it_cannot_train_is_not_on_probation() -> None:
