@@ -140,7 +140,7 @@ test-memory: $(DEV_ENV) mosquitto  ## does a round of ResNet-18 of width 64 fit 
 	timeout 1200 $(BIN)/python -m pytest -q -m slow tests/system/test_device_memory.py
 
 test-hostile: $(DEV_ENV) mosquitto  ## the cost of one hostile member in ten over twenty rounds (three minutes)
-	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_hostile_run.py
+	timeout 1200 $(BIN)/python -m pytest -q -s -m slow tests/coordinator/fleet/test_hostile_run.py tests/coordinator/fleet/test_hostile_progress.py
 
 test-flood: $(DEV_ENV) mosquitto  ## can new devices enrol during a one-minute flood, and at what memory cost
 	timeout 600 $(BIN)/python -m pytest -q -s -m slow tests/system/test_enrolment_flood.py

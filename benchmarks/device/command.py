@@ -18,7 +18,7 @@ from sparsyedge.benchmarks.device.board import fingerprint
 from sparsyedge.benchmarks.device.measurement import Task, Turn
 from sparsyedge.benchmarks.device.plots import draw, page
 from sparsyedge.benchmarks.device.result import FORMAT, DeviceResult, summarise
-from sparsyedge.benchmarks.device.suite_command import add_suite_arguments, check_no_suite, run_suite_command
+from sparsyedge.benchmarks.device.suite_options import add_suite_arguments, check_no_suite, run_suite_options
 from sparsyedge.benchmarks.device.tables import summary
 from sparsyedge.benchmarks.step.profiles import PROFILES, global_sparsity, profile_state
 from sparsyedge.benchmarks.step.workload import Workload
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     """Measure this board, save JSON, HTML and PNG, and print a table or, with --json, the document."""
     arguments = make_parser().parse_args(argv)
     if arguments.suite is not None:
-        return run_suite_command(arguments)
+        return run_suite_options(arguments)
     check_no_suite(arguments)
     # Fail on a missing meter now rather than after the export.
     open_meter(arguments.meter).stop()

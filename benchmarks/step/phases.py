@@ -13,6 +13,7 @@ from typing import Any
 import onnxruntime
 
 from sparsyedge.benchmarks.step.workload import LEARNING_RATE, Workload
+from sparsyedge.edge.training.bound_step import BoundStep
 from sparsyedge.edge.training.onnx_runtime import graph_options
 from sparsyedge.edge.training.sparse_session import SparseSession
 
@@ -70,6 +71,7 @@ class _ProfiledSession(SparseSession):
         options.profile_file_prefix = str(prefix)
         path = workload.artifacts.path("sparse_step")
         self._step = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._bound = BoundStep(self._step)
         self.load(workload.state)
 
     def end_profiling(self) -> Path:

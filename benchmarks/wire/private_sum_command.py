@@ -29,7 +29,7 @@ from sparsyedge.edge.privacy.fixed_point import FixedPoint, Words
 from sparsyedge.edge.privacy.member import Member
 from sparsyedge.edge.privacy.messages import Advert, SumTask
 from sparsyedge.edge.tensors import dense_bytes
-from sparsyedge.edge.wire.codecs import LOSSLESS, Codec
+from sparsyedge.edge.wire.codecs import DEFAULT_CODEC, LOSSLESS, Codec
 from sparsyedge.edge.wire.frame import encode_frame
 
 __all__ = ["main", "make_parser"]
@@ -38,7 +38,7 @@ VALUE_BITS = 16
 CAP = 1000
 """What a device weighs at most, in samples."""
 COLLUDING = 0.1
-CLEAR: tuple[Codec, ...] = (LOSSLESS, "bf16")
+CLEAR = (LOSSLESS, DEFAULT_CODEC)
 COLUMNS = ("devices", "lost", "peers", "update, kB", "dense / it", "other, kB", "device, s", "coord., s", "exact")
 SIGNATURE = b"\0" * 64
 """Signing is the fleet's identities' part, and is not measured here."""

@@ -155,17 +155,17 @@ def test_checkpoint_of_another_model_is_refused(tiny: Artifacts, tmp_path_factor
 
 
 def test_runtime_is_what_is_installed_unless_one_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_runtime, "training_api", "installed")
+    monkeypatch.setattr(onnx_runtime, "_has_training_api", lambda: True)
     assert onnx_runtime.pick_runtime() == "training"
     assert onnx_runtime.pick_runtime("stock") == "stock"
-    monkeypatch.setattr(onnx_runtime, "training_api", None)
+    monkeypatch.setattr(onnx_runtime, "_has_training_api", lambda: False)
     assert onnx_runtime.pick_runtime() == "stock"
     with pytest.raises(ConfigError, match=r"--runtime training needs onnxruntime-training 1\.19\.2"):
         onnx_runtime.pick_runtime("training")
 
 
 def test_device_fetches_only_the_files_of_its_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_runtime, "training_api", "installed")
+    monkeypatch.setattr(onnx_runtime, "_has_training_api", lambda: True)
     assert SessionHolder(runtime="stock").roles == STOCK_ROLES
     assert SessionHolder(runtime="training").roles == TRAINING_ROLES
     assert "training" not in STOCK_ROLES

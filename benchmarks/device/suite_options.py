@@ -22,7 +22,7 @@ from sparsyedge.edge.device.energy import open_meter
 from sparsyedge.edge.errors import ConfigError
 from sparsyedge.edge.storage import write_atomically
 
-__all__ = ["add_suite_arguments", "check_no_suite", "run_suite_command"]
+__all__ = ["add_suite_arguments", "check_no_suite", "run_suite_options"]
 
 DOCUMENT = "suite.json"
 OF_SUITES = ("only", "prepare", "batches", "limit_minutes")
@@ -53,7 +53,7 @@ def check_no_suite(arguments: argparse.Namespace) -> None:
         raise ConfigError("--minutes has value 0, allowed are more than 0 and at most 1440; 0 is for --suite alone")
 
 
-def run_suite_command(arguments: argparse.Namespace) -> int:
+def run_suite_options(arguments: argparse.Namespace) -> int:
     """Measure the suite, save JSON, HTML and PNG, and print a table or, with --json, the document."""
     settings = _settings(arguments)
     workloads = chosen(arguments.suite, arguments.only)
